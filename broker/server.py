@@ -479,7 +479,7 @@ class Server:
         self._acls.update(image.acls)
         self._dispatcher.throttling = self._throttling.updated(image)
         for listener in self.listeners + self.controller_listeners:
-            listener.quotas.update_addresses(image.opaque_records)
+            listener.quotas.update_addresses(image.quotas)
         if "controller" in self._config.roles:
             self._metadata.registration.image_published(image)
         if self._is_broker:

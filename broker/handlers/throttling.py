@@ -41,7 +41,7 @@ class Throttling:
 
     def updated(self, image: MetadataImage) -> Throttling | None:
         """Use the quotas of a new image; returns None if it has none."""
-        self.quotas.update(image.opaque_records)
+        self.quotas.update(image.quotas)
         return self if self.quotas.is_enabled else None
 
     def metered(self, handler: Handler, context: RequestContext, size: int) -> Handler | None:

@@ -11,11 +11,9 @@ NOT HERE The arithmetic (`replication/quota_rates.py`), precedence (`replication
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from protocol.schema import Message
-from replication.metadata.client_quotas import Entity, find_quota, quotas_of
+from replication.metadata.client_quotas import Quotas, find_quota
 from replication.quota_rates import AverageTime, QuotaWindows, SampledRate
 
 PRODUCE: Final = "producer_byte_rate"
@@ -72,22 +70,20 @@ class ClientQuotaManager:
 
     def __init__(self, windows: QuotaWindows) -> None:
         self._windows = windows
-        self._records: Mapping[tuple[object, ...], Message] = {}
-        self._quotas: dict[Entity, dict[str, float]] = {}
+        self._quotas: Quotas = {}
         self._sensors: dict[tuple[str, str, str], QuotaSensor] = {}
         self._check_mono_ms = 0  # when to look for expired sensors
         self._clients: dict[tuple[str, str | None], ClientSensors | None] = {}
         self.is_enabled = False
         """Whether there is any quota of these kinds."""
 
-    def update(self, records: Mapping[tuple[object, ...], Message]) -> None:
-        """Use the quotas of a new image; `records` are its `opaque_records`."""
-        if records is self._records:
+    def update(self, quotas: Quotas) -> None:
+        """Use the quotas of a new image."""
+        if quotas is self._quotas:
             return
-        self._records = records
-        self._quotas = quotas_of(records)
+        self._quotas = quotas
         self._clients.clear()
-        self.is_enabled = any(key in KINDS for values in self._quotas.values() for key in values)
+        self.is_enabled = any(key in KINDS for values in quotas.values() for key in values)
 
     def find(self, principal: str, client_id: str | None, mono_ms: int) -> ClientSensors | None:
         """The sensors of a client; None: it has no quota. `principal` is "User:name"."""

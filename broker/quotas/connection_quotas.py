@@ -12,7 +12,7 @@ NOT HERE Sockets (`broker/network/listener.py`), idle connections, file descript
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final, Protocol
 
@@ -24,8 +24,7 @@ from broker.config.connection_configs import (
     canonical_address,
     connection_limits,
 )
-from protocol.schema import Message
-from replication.metadata.client_quotas import IP, quotas_of
+from replication.metadata.client_quotas import IP, Quotas
 from replication.quota_rates import QuotaWindows, SampledRate
 
 _KEY: Final = "connection_creation_rate"
@@ -62,7 +61,7 @@ class ConnectionQuotas:
         self._ip_rates: dict[str, SampledRate] = {}  # least recently used first
         self._connections: dict[str, Callable[[], Iterable[OpenConnection]]] = {}
         self._waiting: dict[str, Callable[[], None]] = {}
-        self._records: Mapping[tuple[object, ...], Message] = {}
+        self._quotas: Quotas = {}
         self._rates_of_addresses: dict[str | None, float] = {}  # None: of all others
 
     @classmethod
@@ -93,10 +92,10 @@ class ConnectionQuotas:
         self._close_excess()
         self._wake()
 
-    def update_addresses(self, records: Mapping[tuple[object, ...], Message]) -> None:
-        """Use the quotas of addresses of a new image; `records` are its `opaque_records`."""
-        if records is not self._records:
-            self._records, self._rates_of_addresses = records, _rates_of_addresses(records)
+    def update_addresses(self, quotas: Quotas) -> None:
+        """Use the quotas of addresses of a new image."""
+        if quotas is not self._quotas:
+            self._quotas, self._rates_of_addresses = quotas, _rates_of_addresses(quotas)
             for address in [one for one in self._ip_rates if self._rate_of_address(one) is None]:
                 del self._ip_rates[address]
 
@@ -210,12 +209,11 @@ class ConnectionQuotas:
                 connection.close()
 
 
-def _rates_of_addresses(records: Mapping[tuple[object, ...], Message]) -> dict[str | None, float]:
+def _rates_of_addresses(quotas: Quotas) -> dict[str | None, float]:
     """The quotas of IP entities by address, None: of all others; a name that is no address has no effect."""
     found: dict[str | None, float] = {}
-    for entity, values in quotas_of(records).items():
-        names_by_type = dict(entity)
-        if IP in names_by_type and _KEY in values:
+    for entity, values in quotas.items():
+        if _KEY in values and IP in (names_by_type := dict(entity)):
             name = names_by_type[IP]
             with suppress(ValueError):
                 found[None if name is None else canonical_address(name)] = values[_KEY]

@@ -250,7 +250,7 @@ class Controller:
         """Decide on a client's request within its quota of changed partitions."""
         decide = _DECISIONS[type(request)]
         context = self._context if client is None else self._context._replace(client_principal=client.principal)
-        quota = self.mutation_quotas.find(context.image.opaque_records, request, client)
+        quota = self.mutation_quotas.find(context.image.quotas, request, client)
         if quota is None:
             return decide(context, request)
         decision = decide(context._replace(charge_partitions=quota.charge), request)

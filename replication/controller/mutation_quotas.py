@@ -17,7 +17,7 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.messages import admin
 from protocol.schema import Message
 from replication.controller.controller_client import Client
-from replication.metadata.client_quotas import Entity, find_quota, quotas_of
+from replication.metadata.client_quotas import Quotas, find_quota
 from replication.quota_rates import METRIC_WINDOWS, AverageTime, QuotaWindows, SampledRate, TokenBucket
 
 KEY: Final = "controller_mutation_rate"
@@ -108,20 +108,14 @@ class MutationQuotas:
             samples, int(static_configs.get("controller.quota.window.size.seconds", "1")) * 1000
         )
         self._now_ms = now_ms
-        self._records: Mapping[tuple[object, ...], Message] = {}
-        self._quotas: dict[Entity, dict[str, float]] = {}
         self._sensors: dict[tuple[str, str], MutationSensor] = {}  # least recently used first
 
-    def find(
-        self, records: Mapping[tuple[object, ...], Message], request: Message, client: Client | None
-    ) -> MutationQuota | None:
-        """The quota of a request; None: it has none. `records` are the `opaque_records` of the image."""
+    def find(self, quotas: Quotas, request: Message, client: Client | None) -> MutationQuota | None:
+        """The quota of a request; None: it has none. `quotas` are those of the image."""
         strict_since = STRICT_SINCE.get(type(request))
         if strict_since is None or client is None:
             return None
-        if records is not self._records:
-            self._records, self._quotas = records, quotas_of(records)
-        quota = find_quota(self._quotas, KEY, client.principal.partition(":")[2], client.client_id or "")
+        quota = find_quota(quotas, KEY, client.principal.partition(":")[2], client.client_id or "")
         if quota is None:
             return None
         key = quota.user, quota.client_id

@@ -1,4 +1,4 @@
-"""The client quotas of an image, and which of them applies to a client.
+"""The client quotas of an image by entity, and which of them applies to a client.
 
 SOURCE   Apache Kafka 4.3: `ClientQuotaManager.DefaultQuotaCallback` (KIP-55, KIP-124, KIP-599).
 RULES    1. A quota belongs to a user, a client id, both together, or an IP address; a null name is the default entity.
@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from protocol.messages.stored_records import ClientQuotaRecord, EntityData
-from protocol.schema import Message
+from protocol.messages.stored_records import EntityData
 
 CLIENT_ID: Final = "client-id"
 USER: Final = "user"
@@ -26,20 +25,20 @@ Entity = tuple[tuple[str, str | None], ...]
 """(type, name) of the parts, in the order of `ENTITY_TYPES`; the name of a default entity is None."""
 
 
+Quotas = Mapping[Entity, Mapping[str, float]]
+"""The quotas of each entity by kind."""
+
+
 def entity_of(parts: Iterable[EntityData]) -> Entity:
     """The entity with these parts."""
     names_by_type = {part.entity_type: part.entity_name for part in parts}
     known = [(kind, names_by_type[kind]) for kind in ENTITY_TYPES if kind in names_by_type]
-    return (*known, *((kind, name) for kind, name in names_by_type.items() if kind not in ENTITY_TYPES))
+    return (*known, *sorted((kind, name) for kind, name in names_by_type.items() if kind not in ENTITY_TYPES))
 
 
-def quotas_of(opaque_records: Mapping[tuple[object, ...], Message]) -> dict[Entity, dict[str, float]]:
-    """All quotas by entity; `opaque_records` are an image's."""
-    found: dict[Entity, dict[str, float]] = {}
-    for record in opaque_records.values():
-        if isinstance(record, ClientQuotaRecord):
-            found.setdefault(entity_of(record.entity), {})[record.key] = record.value
-    return found
+def parts_of(entity: Entity) -> list[EntityData]:
+    """The parts of an entity as in records and responses."""
+    return [EntityData(entity_type=kind, entity_name=name) for kind, name in entity]
 
 
 class ClientQuota(NamedTuple):
@@ -52,7 +51,7 @@ class ClientQuota(NamedTuple):
     """The client id whose clients share it; "" if client ids do not matter."""
 
 
-def find_quota(quotas: Mapping[Entity, Mapping[str, float]], key: str, user: str, client_id: str) -> ClientQuota | None:
+def find_quota(quotas: Quotas, key: str, user: str, client_id: str) -> ClientQuota | None:
     """The quota of one kind for a client; None: no quota applies."""
     this_user, any_user = (USER, user), (USER, None)
     this_client, any_client = (CLIENT_ID, client_id), (CLIENT_ID, None)

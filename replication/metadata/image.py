@@ -20,6 +20,7 @@ from protocol.messages import stored_records
 from protocol.primitives import uuid_text
 from protocol.schema import Message
 from replication.metadata.acls import Acl, acl_of
+from replication.metadata.client_quotas import Entity, entity_of
 from replication.metadata.feature_levels import ELIGIBLE_LEADERS, METADATA_VERSION
 from replication.metadata.opaque_records import Key, key_of
 from storage.config.log_config import DYNAMIC_BROKER_SETTINGS, find_default_error
@@ -212,8 +213,10 @@ class MetadataImage:
     next_producer_id: int = 0
     acls: dict[bytes, Acl] = field(default_factory=dict)
     """Access control entries by id; a new dictionary after every change."""
+    quotas: dict[Entity, dict[str, float]] = field(default_factory=dict)
+    """Client quotas by entity; a new dictionary after every change."""
     opaque_records: dict[Key, Message] = field(default_factory=dict)
-    """Quotas, SCRAM credentials and delegation tokens, as records (`opaque_records.py`)."""
+    """SCRAM credentials and delegation tokens, as records (`opaque_records.py`)."""
 
     def __repr__(self) -> str:
         return (
@@ -448,7 +451,17 @@ class _Draft:
         self.image.opaque_records.pop(key_of(record), None)
 
     def quota(self, record: stored_records.ClientQuotaRecord) -> None:
-        (self.remove_opaque if record.remove else self.put_opaque)(record)
+        self._copy_on_write("quotas")
+        quotas, entity = self.image.quotas, entity_of(record.entity)
+        values = dict(quotas.get(entity, {}))
+        if record.remove:
+            values.pop(record.key, None)
+        else:
+            values[record.key] = record.value
+        if values:
+            quotas[entity] = values
+        else:
+            quotas.pop(entity, None)
 
     # -- brokers and controllers
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 
 from protocol.messages import stored_records
 from replication.metadata.acls import acl_record
+from replication.metadata.client_quotas import parts_of
 from replication.metadata.feature_levels import (
     METADATA_VERSION,
     WITH_CONTROLLERS,
@@ -38,8 +39,10 @@ def image_records(image: MetadataImage) -> Iterator[Versioned]:
     for (kind, name), settings in image.configs.items():
         for setting, value in settings.items():
             yield stored_records.ConfigRecord(resource_type=kind, resource_name=name, name=setting, value=value), 0
-    for quota in of_kind(image.opaque_records, stored_records.ClientQuotaRecord):
-        yield quota, 0
+    for entity, quotas in image.quotas.items():
+        for key, quota in quotas.items():
+            parts = parts_of(entity)
+            yield stored_records.ClientQuotaRecord(entity=parts, key=key, value=quota, remove=False), 0
     if image.next_producer_id:
         yield (
             stored_records.ProducerIdsRecord(broker_id=-1, broker_epoch=-1, next_producer_id=image.next_producer_id),

@@ -1,7 +1,7 @@
-"""Records that an image keeps as they are: quotas, SCRAM credentials, delegation tokens.
+"""Records that an image keeps as they are: SCRAM credentials, delegation tokens.
 
 RULES    1. A record is kept until a record with the same key replaces or removes it.
-         2. SCRAM authentication looks up credentials and tokens by their key; `client_quotas.py` reads the quotas.
+         2. SCRAM authentication looks up credentials and tokens by their key.
 NOT HERE Their fields (`protocol/messages/stored_records.py`).
 """
 
@@ -16,13 +16,7 @@ from protocol.schema import Message
 Key = tuple[object, ...]
 
 
-def _quota(record: stored_records.ClientQuotaRecord) -> Key:
-    entity = sorted((part.entity_type, part.entity_name) for part in record.entity)
-    return "quota", *entity, record.key
-
-
 _KEYS: dict[type[Message], Callable[[Any], Key]] = {
-    stored_records.ClientQuotaRecord: _quota,
     stored_records.UserScramCredentialRecord: lambda record: ("scram", record.name, record.mechanism),
     stored_records.RemoveUserScramCredentialRecord: lambda record: ("scram", record.name, record.mechanism),
     stored_records.DelegationTokenRecord: lambda record: ("token", record.token_id),

@@ -13,6 +13,7 @@ from protocol.messages import stored_records
 from protocol.schema import Message, fields_of
 from replication.metadata.feature_levels import partition_version, registration_version
 from replication.metadata.image import MetadataImage, ResourceType
+from replication.metadata.image_records import image_records
 from replication.metadata.metadata_records import Versioned, control_records, encode_record, snapshot
 from tests.support.controller_harness import WALL_MS
 from tests.support.sample_requests import Drawer
@@ -263,8 +264,8 @@ class _History:
         self._add(self._opaque.message(self._rng.choice(list(_REMOVALS)), 0))
 
     def _remove_opaque_record(self) -> None:
-        if self._image.opaque_records:
-            kept = self._rng.choice(list(self._image.opaque_records.values()))
+        if removable := [record for record, _ in image_records(self._image) if type(record) in _REMOVALS]:
+            kept = self._rng.choice(removable)
             removal = _REMOVALS[type(kept)]
             fields = {field.name: getattr(kept, field.name) for field in fields_of(removal)}
             self._add(removal(**{**fields, **({"remove": True} if "remove" in fields else {})}))

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Mapping
 
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages import quotas_scram
-from protocol.messages.stored_records import ClientQuotaRecord, EntityData
+from protocol.messages.stored_records import ClientQuotaRecord
 from replication.controller.decision_context import DecisionContext
-from replication.metadata.client_quotas import ENTITY_TYPES, IP, Entity, entity_of, quotas_of
+from replication.metadata.client_quotas import ENTITY_TYPES, IP, Entity, entity_of, parts_of
 from replication.metadata.image import MetadataImage
 from replication.metadata.metadata_records import Versioned
 from replication.state_machine import Decision
@@ -38,10 +38,6 @@ _MAX_FRACTION = 1e-6
 _EXACT, _DEFAULT, _ANY = 0, 1, 2
 
 
-def _parts(entity: Entity) -> list[EntityData]:
-    return [EntityData(entity_type=kind, entity_name=name) for kind, name in entity]
-
-
 # ---- changes ---------------------------------------------------------------------------------------------
 
 
@@ -49,12 +45,12 @@ def alter_quotas(
     context: DecisionContext, request: quotas_scram.AlterClientQuotasRequest
 ) -> Decision[quotas_scram.AlterClientQuotasResponse]:
     """Decide on quota changes: each entry completely or not at all; a second entry of an entity is refused."""
-    before = quotas_of(context.image.opaque_records)
+    before = context.image.quotas
     records: list[Versioned] = []
     results: dict[Entity, quotas_scram.AlteredQuotasResult] = {}
     for wanted in request.entries:
         entity = entity_of(wanted.entity)
-        result = quotas_scram.AlteredQuotasResult(error_code=ErrorCode.NONE, entity=_parts(entity))
+        result = quotas_scram.AlteredQuotasResult(error_code=ErrorCode.NONE, entity=parts_of(entity))
         try:
             if entity in results:
                 names = ", ".join(f"{kind}={'null' if name is None else name}" for kind, name in entity)
@@ -78,7 +74,7 @@ def _alter(before: Mapping[str, float], entity: Entity, wanted: quotas_scram.Alt
         after = None if change.remove else change.value
         if after != before.get(change.key):
             record = ClientQuotaRecord(
-                entity=_parts(entity), key=change.key, value=0.0 if after is None else after, remove=change.remove
+                entity=parts_of(entity), key=change.key, value=0.0 if after is None else after, remove=change.remove
             )
             records.append((record, 0))
     return records
@@ -149,10 +145,10 @@ def describe_quotas(
         )
     entries = [
         quotas_scram.QuotaEntry(
-            entity=_parts(entity),
+            entity=parts_of(entity),
             values=[quotas_scram.QuotaValue(key=key, value=value) for key, value in values.items()],
         )
-        for entity, values in quotas_of(image.opaque_records).items()
+        for entity, values in image.quotas.items()
         if _matches(dict(entity), filters, is_strict=request.strict)
     ]
     return quotas_scram.DescribeClientQuotasResponse(error_code=ErrorCode.NONE, error_message="", entries=entries)

@@ -19,6 +19,7 @@ from protocol.messages.stored_records import RemoveUserScramCredentialRecord, Us
 from replication.controller.decision_context import DecisionContext
 from replication.metadata.image import MetadataImage
 from replication.metadata.metadata_records import Versioned
+from replication.metadata.opaque_records import key_of
 from replication.state_machine import Decision
 
 MIN_ITERATIONS, MAX_ITERATIONS = 4096, 16384
@@ -42,14 +43,13 @@ def alter_credentials(
     context: DecisionContext, request: quotas_scram.AlterUserScramCredentialsRequest
 ) -> Decision[quotas_scram.AlterUserScramCredentialsResponse]:
     """Decide on the credentials of each user."""
-    known = credentials_of(context.image)
     wanted: list[_Change] = [*request.deletions, *request.upsertions]
     outcomes: dict[str, Versioned | KafkaError] = {}
     for change in wanted:
         before = outcomes.get(change.name)
         if before is None:
             try:
-                outcomes[change.name] = _record(known.get(change.name, {}), change)
+                outcomes[change.name] = _record(context.image, change)
             except KafkaError as error:
                 outcomes[change.name] = error
         elif not isinstance(before, KafkaError):
@@ -66,17 +66,18 @@ def _result(name: str, outcome: Versioned | KafkaError) -> quotas_scram.AlteredS
     return quotas_scram.AlteredScramUser(user=name, error_code=ErrorCode.NONE)
 
 
-def _record(known: dict[int, UserScramCredentialRecord], change: _Change) -> Versioned:
+def _record(image: MetadataImage, change: _Change) -> Versioned:
     if not change.name:
         raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
     if change.mechanism not in _HASHES:
         raise KafkaError(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
     if isinstance(change, quotas_scram.ScramCredentialUpsertion):
         return _credential(change), 0
-    if change.mechanism not in known:
+    removal = RemoveUserScramCredentialRecord(name=change.name, mechanism=change.mechanism)
+    if key_of(removal) not in image.opaque_records:
         message = "Attempt to delete a user credential that does not exist"
         raise KafkaError(ErrorCode.RESOURCE_NOT_FOUND, message)
-    return RemoveUserScramCredentialRecord(name=change.name, mechanism=change.mechanism), 0
+    return removal, 0
 
 
 def _credential(wanted: quotas_scram.ScramCredentialUpsertion) -> UserScramCredentialRecord:

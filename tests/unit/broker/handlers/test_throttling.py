@@ -16,7 +16,6 @@ from protocol.api import ApiKey, response_header_version
 from protocol.codec import decode
 from protocol.messages.groups import HeartbeatRequest, HeartbeatResponse
 from protocol.messages.produce_fetch import ProduceRequest, ProduceResponse
-from protocol.messages.stored_records import ClientQuotaRecord, EntityData
 from protocol.messages.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from protocol.schema import Message
 from replication.completion import Completion
@@ -47,12 +46,8 @@ class Harness:
 
     def set_quotas(self, **quotas: float) -> None:
         """The quotas of the client id "c", which all requests have."""
-        part = EntityData(entity_type="client-id", entity_name="c")
-        records: dict[tuple[object, ...], Message] = {
-            ("quota", key): ClientQuotaRecord(entity=[part], key=key, value=value, remove=False)
-            for key, value in quotas.items()
-        }
-        self.dispatcher.throttling = self.throttling.updated(MetadataImage("cluster", opaque_records=records))
+        image = MetadataImage("cluster", quotas={(("client-id", "c"),): quotas})
+        self.dispatcher.throttling = self.throttling.updated(image)
 
     def serve(self, key: int, version: int, answer: Any) -> None:
         def handler(context: Any, request: Any) -> Any:

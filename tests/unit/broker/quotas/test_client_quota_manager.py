@@ -9,17 +9,14 @@ import pytest
 
 from broker.quotas import client_quota_manager as module
 from broker.quotas.client_quota_manager import ClientQuotaManager, QuotaSensor
-from protocol.messages.stored_records import ClientQuotaRecord, EntityData
-from protocol.schema import Message
+from replication.metadata.client_quotas import Quotas
 from replication.quota_rates import QuotaWindows
 
 
 def manager_with(kind: str, name: str | None) -> ClientQuotaManager:
     """Quotas of one entity for produced bytes."""
-    entity = [EntityData(entity_type=kind, entity_name=name)]
-    record = ClientQuotaRecord(entity=entity, key="producer_byte_rate", value=5.0, remove=False)
     manager = ClientQuotaManager(QuotaWindows())
-    manager.update({("quota",): record})
+    manager.update({((kind, name),): {"producer_byte_rate": 5.0}})
     return manager
 
 
@@ -43,10 +40,8 @@ def test_a_client_without_a_quota_has_no_sensors() -> None:
 
 
 def test_quotas_of_addresses_enable_nothing() -> None:
-    entity = [EntityData(entity_type="ip", entity_name=None)]
-    record = ClientQuotaRecord(entity=entity, key="connection_creation_rate", value=5.0, remove=False)
     manager = ClientQuotaManager(QuotaWindows())
-    manager.update({("quota",): record})
+    manager.update({(("ip", None),): {"connection_creation_rate": 5.0}})
     assert not manager.is_enabled
 
 
@@ -71,20 +66,17 @@ def test_unused_sensors_are_deleted_after_an_hour(monkeypatch) -> None:  # type:
 
 
 def test_a_client_that_returns_keeps_all_its_sensors(monkeypatch: pytest.MonkeyPatch) -> None:
-    entity = [EntityData(entity_type="client-id", entity_name=None)]
     keys = ("producer_byte_rate", "consumer_byte_rate", "request_percentage")
-    records: dict[tuple[object, ...], Message] = {
-        (key,): ClientQuotaRecord(entity=entity, key=key, value=5.0, remove=False) for key in keys
-    }
+    quotas: Quotas = {(("client-id", None),): dict.fromkeys(keys, 5.0)}
     manager = ClientQuotaManager(QuotaWindows())
     monkeypatch.setattr(module, "MAX_SENSORS", 10)
-    manager.update(records)
+    manager.update(quotas)
     for number in range(20):
         found = manager.find("User:a", f"client {number % 4}", number)
         assert found is not None
         kept = [sensor for _, sensor in manager.sensors()]
         assert all(any(sensor is other for other in kept) for sensor in found), number
-        manager.update(dict(records))  # the look-ups are not cached
+        manager.update(dict(quotas))  # the look-ups are not cached
 
 
 def test_new_clients_compare_few_sensors(monkeypatch: pytest.MonkeyPatch) -> None:

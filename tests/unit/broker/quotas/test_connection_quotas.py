@@ -6,7 +6,7 @@ import pytest
 
 from broker.config.connection_configs import ConnectionLimits, ListenerLimits
 from broker.quotas.connection_quotas import ConnectionQuotas
-from protocol.messages.stored_records import ClientQuotaRecord, EntityData
+from replication.metadata.client_quotas import Entity
 from replication.quota_rates import QuotaWindows
 
 IP = "10.0.0.1"
@@ -30,11 +30,9 @@ def quotas_with(limits: ConnectionLimits, *listeners: str, inter_broker: str | N
     return quotas
 
 
-def rate_of(name: str | None, bound: float) -> dict[tuple[object, ...], ClientQuotaRecord]:
+def rate_of(name: str | None, bound: float) -> dict[Entity, dict[str, float]]:
     """A quota of an address."""
-    entity = [EntityData(entity_type="ip", entity_name=name)]
-    record = ClientQuotaRecord(entity=entity, key="connection_creation_rate", value=bound, remove=False)
-    return {("quota", name): record}
+    return {(("ip", name),): {"connection_creation_rate": bound}}
 
 
 def test_a_slot_is_limited_by_broker_and_listener() -> None:

@@ -17,10 +17,9 @@ from broker.telemetry.sampled_source import family_of
 from protocol.api import ApiKey
 from protocol.errors import KafkaError
 from protocol.messages.admin import CreateTopicsRequest
-from protocol.messages.stored_records import ClientQuotaRecord, EntityData
-from protocol.schema import Message
 from replication.controller.controller_client import Client
 from replication.controller.mutation_quotas import MutationQuotas
+from replication.metadata.client_quotas import Quotas
 from replication.quota_rates import QuotaWindows
 from tests.support.quotas import NoThreads
 
@@ -52,14 +51,9 @@ class Node:
         }
 
 
-def quota_record(kind: str, name: str, key: str, bound: float) -> dict[tuple[object, ...], Message]:
-    entity = [EntityData(entity_type=kind, entity_name=name)]
-    return {("quota",): ClientQuotaRecord(entity=entity, key=key, value=bound, remove=False)}
-
-
 def node_with(kind: str, name: str, key: str, bound: float) -> Node:
     node = Node()
-    node.clients.update(quota_record(kind, name, key, bound))
+    node.clients.update({((kind, name),): {key: bound}})
     return node
 
 
@@ -131,9 +125,9 @@ def test_new_connections_count_for_their_listener_and_the_broker() -> None:
 
 def test_controller_mutations_of_a_user_are_shown() -> None:
     node = Node()
-    records = quota_record("user", "a", "controller_mutation_rate", 2.0)
+    quotas: Quotas = {(("user", "a"),): {"controller_mutation_rate": 2.0}}
     request = CreateTopicsRequest(topics=[], timeout_ms=1)
-    quota = node.mutations.find(records, request, Client("User:a", "10.0.0.1", "c", 7))
+    quota = node.mutations.find(quotas, request, Client("User:a", "10.0.0.1", "c", 7))
     assert quota is not None
     quota.charge(30)
     group, labels = "kafka.server.ControllerMutation", (("user", "a"), ("client-id", ""))

@@ -510,7 +510,7 @@ def test_an_unchanged_quota_writes_no_record(harness: ControllerHarness) -> None
     assert ask((rate, 5.0)) == [stored_records.ClientQuotaRecord(entity=parts, key=rate, value=5.0, remove=False)]
     assert ask((rate, 5.0), ("request_percentage", None)) == []
     assert ask((rate, None)) == [stored_records.ClientQuotaRecord(entity=parts, key=rate, value=0.0, remove=True)]
-    assert harness.image.opaque_records == {}
+    assert harness.image.quotas == {}
 
 
 def test_a_large_config_change_is_split_into_batches(harness: ControllerHarness) -> None:

@@ -7,17 +7,14 @@ import pytest
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.admin import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
 from protocol.messages.cluster import ElectLeadersRequest
-from protocol.messages.stored_records import ClientQuotaRecord, EntityData
 from protocol.schema import Message
 from replication.controller.controller_client import Client
 from replication.controller.mutation_quotas import MutationQuota, MutationQuotas
+from replication.metadata.client_quotas import Quotas
 
 CREATION = CreateTopicsRequest(topics=[], timeout_ms=1)
 CLIENT = Client("User:a", "10.0.0.1", "c", 7)
-ENTITY = [EntityData(entity_type="user", entity_name="a")]
-RECORDS: dict[tuple[object, ...], Message] = {
-    ("quota",): ClientQuotaRecord(entity=ENTITY, key="controller_mutation_rate", value=2.0, remove=False)
-}
+QUOTAS: Quotas = {(("user", "a"),): {"controller_mutation_rate": 2.0}}
 
 
 class Harness:
@@ -28,7 +25,7 @@ class Harness:
         self.quotas = MutationQuotas({}, lambda: self.now_ms)
 
     def quota(self, client: Client = CLIENT, request: Message = CREATION) -> MutationQuota:
-        quota = self.quotas.find(RECORDS, request, client)
+        quota = self.quotas.find(QUOTAS, request, client)
         assert quota is not None
         return quota
 
@@ -73,9 +70,9 @@ def test_a_client_that_does_not_know_the_error_must_wait(request_: Message, vers
 def test_other_requests_and_clients_have_no_quota() -> None:
     harness = Harness()
     find = harness.quotas.find
-    assert find(RECORDS, ElectLeadersRequest(topic_partitions=None, timeout_ms=1), CLIENT) is None
-    assert find(RECORDS, CREATION, None) is None
-    assert find(RECORDS, CREATION, CLIENT._replace(principal="User:b")) is None
+    assert find(QUOTAS, ElectLeadersRequest(topic_partitions=None, timeout_ms=1), CLIENT) is None
+    assert find(QUOTAS, CREATION, None) is None
+    assert find(QUOTAS, CREATION, CLIENT._replace(principal="User:b")) is None
     assert find({}, CREATION, CLIENT) is None
 
 

@@ -6,8 +6,8 @@ from itertools import combinations
 
 import pytest
 
-from protocol.messages.stored_records import ClientQuotaRecord, EntityData
-from replication.metadata.client_quotas import ClientQuota, Entity, find_quota, quotas_of
+from protocol.messages.stored_records import EntityData
+from replication.metadata.client_quotas import ClientQuota, Entity, entity_of, find_quota, parts_of
 
 KEY = "producer_byte_rate"
 CASES: list[tuple[Entity, tuple[str, str]]] = [
@@ -39,7 +39,12 @@ def test_quotas_of_another_kind_hide_nothing() -> None:
     assert find_quota(quotas, "request_percentage", "u", "c") is None
 
 
-def test_quotas_are_read_from_the_records_of_an_image() -> None:
-    parts = [EntityData(entity_type="user", entity_name=None), EntityData(entity_type="client-id", entity_name="c")]
-    record = ClientQuotaRecord(entity=parts, key=KEY, value=7.0, remove=False)
-    assert quotas_of({("quota",): record}) == {(("client-id", "c"), ("user", None)): {KEY: 7.0}}
+def test_the_parts_of_an_entity_have_a_fixed_order() -> None:
+    parts = [
+        EntityData(entity_type="user", entity_name=None),
+        EntityData(entity_type="x", entity_name="b"),
+        EntityData(entity_type="client-id", entity_name="c"),
+    ]
+    entity = (("client-id", "c"), ("user", None), ("x", "b"))
+    assert entity_of(parts) == entity
+    assert entity_of(parts_of(entity)) == entity

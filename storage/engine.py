@@ -329,7 +329,7 @@ class Engine(PublishedBatches, Protocol):
         """After `truncate` or `reset`: change what the engines of a shared log have in common. Not in another thread."""
 
     def trim(self, offset: int, submit_first: Submit | None = None) -> list[str]:
-        """Delete the segments wholly below `offset`, but never the active one.
+        """Delete the segments wholly below `offset`, or the oldest of them, but never the active one.
 
         `submit_first` runs operations before those submitted earlier; segments with pending operations then stay. Returns
         the paths of renamed files, which the caller deletes after `file_delete_delay_ms`; the list is complete when the

@@ -515,8 +515,11 @@ class MetadataLog:
         """Delete segments completely below `offset`: a snapshot replaces them."""
         if self.is_failed:
             return
+        opened, before = self._log.open(), -1
         try:
-            self._log.open().trim(offset, wall_ms)
+            while opened.engine.start_offset > before:  # a call deletes a few
+                before = opened.engine.start_offset
+                opened.trim(offset, wall_ms)
         except StorageError as error:
             self.fail(error)
 

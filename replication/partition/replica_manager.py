@@ -422,7 +422,31 @@ class ReplicaManager:
     # ------------------------------------------------------------ deleting
     def delete_records(self, topic: str, index: int, offset: int, wall_ms: int) -> Completion[int]:
         """Advance the log start offset to `offset`, or to the high watermark (-1); completes with the resulting offset."""
-        return self.lookup(topic, index, lambda partition: partition.delete_records(offset, wall_ms))
+
+        def delete(partition: Partition) -> int | DiskLookup:
+            deleted = partition.delete_records(offset, wall_ms)
+            if not isinstance(deleted, DiskLookup):
+                self._delete_segments(partition, wall_ms)
+            return deleted
+
+        return self.lookup(topic, index, delete)
+
+    def _delete_segments(self, partition: Partition, wall_ms: int) -> None:
+        """Delete the segments below the log start offset in later turns of the loop; what is left, retention deletes."""
+        if partition.log.open().has_deletable_segments:
+            in_next_turn = partial(self._delete_some_segments, partition.key, wall_ms)
+            self._executor.background(partition.log.directory, no_op).then(in_next_turn)
+
+    def _delete_some_segments(self, key: tuple[str, int], wall_ms: int, _: IoResult) -> None:
+        def delete(partition: Partition) -> None:
+            opened = partition.log.opened
+            if opened is not None:
+                start_offset = opened.engine.start_offset
+                opened.trim(partition.log.log_start_offset, wall_ms)
+                if opened.engine.start_offset > start_offset:
+                    self._delete_segments(partition, wall_ms)
+
+        self.lookup(*key, delete)
 
     def low_watermark(self, topic: str, index: int) -> int:
         """The lowest log start offset among the replicas on alive brokers.

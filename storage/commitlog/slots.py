@@ -149,7 +149,7 @@ class Slot:
 
     def segment_infos(self, limit: int | None = None) -> list[SegmentInfo]:
         """The segments, oldest first, at most `limit`."""
-        segments = self.segments
+        segments = self.segments if limit is None else self.segments[: limit + 1]
         ends = [*[segment.base_offset for segment in segments[1:]], self.end_offset]
         infos = [
             SegmentInfo(segment.base_offset, end, segment.size) for segment, end in zip(segments, ends, strict=True)

@@ -129,8 +129,13 @@ class OpenLog:
         self.check_idle("a truncation")
         return Truncation(self, self._files, self._offsets, offset, log_start_offset)
 
+    @property
+    def has_deletable_segments(self) -> bool:
+        """Whether a segment is below the log start offset."""
+        return any(segment.end_offset <= self._offsets.log_start_offset for segment in self.engine.segments(2)[:-1])
+
     def trim(self, log_start_offset: int, wall_ms: int) -> None:
-        """Raise the log start offset and delete the segments below it after `file.delete.delay.ms`.
+        """Raise the log start offset and delete the oldest segments below it after `file.delete.delay.ms`.
 
         Raises:
             KafkaError: OFFSET_OUT_OF_RANGE above the high watermark.

@@ -7,7 +7,7 @@ RULES    1. A sync covers the logs from the flushed end on, and the indexes of s
          3. Data truncated during a sync does not count when the sync completes.
          4. The directory is synced after files were created or renamed.
          5. A trimmed segment is still synced: a loss of power may bring it back, and a hole in it would truncate the
-            log there.
+            log there. A few of them may wait for a sync, since each is open.
          6. There may be thousands of finished segments; a caller may limit a sync to the oldest ones.
          7. A finished segment with pending index writes (storage/io/deferred_file_ops.py) is left to a later sync.
 NOT HERE Running a sync (storage/io/flush_task.py); when to run one (replication/partition/flushes.py).
@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Final
 
 from storage.engine import SyncWork
 from storage.io.deferred_file_ops import FileOp
@@ -26,6 +27,8 @@ from storage.segments.log_segments import slot_of
 from storage.segments.sealed_segment import LogSegment
 
 UNKNOWN = -1
+TRIMMED_FILES: Final = 64
+"""Files of trimmed segments that wait for a sync, of one log."""
 
 
 @dataclass(slots=True)
@@ -51,15 +54,21 @@ class Durability:
         self._names_changed = False
         self._trimmed_files: list[File] = []  # rule 5
 
-    def before_trim(self, segment: LogSegment, end_offset: int, *, keep_open: bool) -> list[FileOp]:
-        """The operations before the trim of a segment that ends at `end_offset`; `keep_open`: a later sync may use its file."""
+    def before_trim(self, segment: LogSegment, end_offset: int, *, keep_open: bool) -> list[FileOp] | None:
+        """The operations before the trim of a segment that ends at `end_offset`; `keep_open`: a later sync may use its file.
+
+        None if that sync must come first: it has as many files as it may have.
+        """
+        operations: list[FileOp] = []
+        if segment.size and 0 <= self.flushed_end < end_offset:
+            if not keep_open:
+                operations.append(segment.file.sync)
+            elif len(self._trimmed_files) < TRIMMED_FILES:
+                self._trimmed_files.append(segment.file)
+            else:
+                return None
         self.finished.pop(segment.base_offset, None)
-        if not segment.size or not 0 <= self.flushed_end < end_offset:
-            return []
-        if not keep_open:
-            return [segment.file.sync]
-        self._trimmed_files.append(segment.file)
-        return []
+        return operations
 
     def forget_trimmed(self) -> None:
         """Close the trimmed segments: the log is deleted."""

@@ -46,6 +46,7 @@ from storage.io.deferred_file_ops import FileOp, OrderedSteps, Submit, run_now
 from storage.io.disk import Disk, StorageError
 from storage.io.disk_lookup import DiskLookup, NotResident, PendingLookups
 from storage.io.file_handle_cache import FileHandleCache
+from storage.io.flush_task import SEGMENTS_AT_A_TIME
 from storage.segments.active_segment import ActiveSegment, ActiveSummary
 from storage.segments.directory_recovery import LOG, OFFSET_INDEX, TIME_INDEX, delete_replaced, recover_directory
 from storage.segments.durability import UNKNOWN, Durability
@@ -438,11 +439,16 @@ class SegmentEngine(Compactable):
         segments, trimmed = self._segments.items, self._trimmed
         if submit_first is not None and not all(segment.is_written for segment in trimmed):
             return deleted_paths  # they are renamed before others (rule 3)
-        while len(segments) > 1 and segments[1].base_offset <= offset:
+        for _ in range(SEGMENTS_AT_A_TIME):
+            if len(segments) == 1 or segments[1].base_offset > offset:
+                break
             segment = segments[0]
             if segment.has_pending_appends or (submit_first is not None and not segment.is_written):
                 break
-            steps += self._durability.before_trim(segment, segments[1].base_offset, keep_open=submit_first is None)
+            before = self._durability.before_trim(segment, segments[1].base_offset, keep_open=submit_first is None)
+            if before is None:
+                break
+            steps += before
             steps += [partial(segment.mark_deleted, deleted_paths), partial(trimmed.remove, segment)]
             trimmed.append(segment)
             del segments[0]

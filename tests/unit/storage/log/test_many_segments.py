@@ -20,6 +20,7 @@ from storage.io.flush_task import SEGMENTS_AT_A_TIME
 from storage.log.log import AppendOrigin, Isolation, Log
 from storage.log.retention import MAX_SEGMENTS_PER_PASS
 from storage.segments.directory_recovery import LOG
+from storage.segments.durability import TRIMMED_FILES
 from storage.segments.segment_engine import SegmentEngine
 from storage.segments.segments_view import SegmentsView
 from tests.support.faulty_disk import FaultyDisk
@@ -37,6 +38,7 @@ from tests.support.logs import (
     retained,
     values_of,
 )
+from tests.support.segments import close_idle_files
 
 MANY = 5 * MAX_SEGMENTS_PER_PASS
 CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=150)
@@ -229,6 +231,7 @@ def test_retention_deletes_a_few_segments_per_step(tmp_path: Path) -> None:
     append(short, "old")
     for log in (long, short):
         log.high_watermark = log.log_end_offset
+        log.open().flush.flush_all()
     steps = retained(manager, NOW_MS + 2000)
     seen = []
     for number, log in enumerate(steps):
@@ -239,6 +242,30 @@ def test_retention_deletes_a_few_segments_per_step(tmp_path: Path) -> None:
     assert seen == ["long"] * (MANY // MAX_SEGMENTS_PER_PASS + 1) + ["short"]
     assert [value for _, value in values_of(long)] == ["young", *(f"between {number}" for number in range(len(seen)))]
     assert short.log_start_offset == 1
+
+
+@pytest.mark.parametrize("is_flushed", [True, False])
+def test_a_deletion_of_many_records_deletes_a_few_segments_at_a_time(tmp_path: Path, is_flushed: bool) -> None:
+    """Of segments that are not flushed as many stay open: a later sync needs them."""
+    disk = Disk()
+    log = log_at(tmp_path, disk=disk, config=CONFIG)
+    fill(log, MANY)
+    log.high_watermark = MANY
+    if is_flushed:
+        log.open().flush.flush_all()
+    close_idle_files(log.open().engine)
+    before = disk.open_files
+    for _ in range(MANY):
+        start_offset = log.open().engine.start_offset
+        log.open().trim(MANY - 1, NOW_MS)
+        assert log.open().engine.start_offset - start_offset <= MAX_SEGMENTS_PER_PASS
+        assert disk.open_files - before <= TRIMMED_FILES
+    assert log.log_start_offset == MANY - 1
+    assert log.open().has_deletable_segments is not is_flushed
+    while log.open().has_deletable_segments:
+        log.open().flush.flush_all()
+        log.open().trim(MANY - 1, NOW_MS)
+    assert disk.open_files <= before + 1
 
 
 def test_no_segment_is_deleted_before_an_older_one(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ RULES    1. The map has, for every key between the first dirty offset and the en
             `segment.bytes`, the indexes of each type into `segment.index.bytes`, and the offsets into relative ones of the
             base offset. So segments of which nothing is left become one, with one empty batch: some clients report an error
             after a dozen responses without records. Segments above the recovery point do not join those below it (rule 3).
+            No more than MAX_REPLACED are replaced by one: all of them are renamed at a time.
 NOT HERE When, and which partition (cleanable.py); swapping segments (OpenLog.replace); throttling, other processes.
          Why: docs/decisions/0021-compaction.md
 """
@@ -31,6 +32,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Iterator
 from contextlib import suppress
+from typing import Final
 
 from protocol.errors import ErrorCode, KafkaError
 from protocol.primitives import Buffer
@@ -45,6 +47,8 @@ from storage.segments.active_segment import ActiveSegment
 from storage.segments.directory_recovery import CLEANED, LOG, OFFSET_INDEX, TIME_INDEX
 from storage.segments.segment import MAX_RELATIVE_OFFSET
 from storage.segments.segment_files import LARGEST_BATCH_BYTES
+
+MAX_REPLACED: Final = 128
 
 Batches = tuple[Buffer, list[tuple[int, BatchHeader]]]
 
@@ -145,7 +149,7 @@ class _Cleaner:
         new.create(job.wall_ms)
         while True:
             yield from self._copy(group[-1], new)
-            if not remaining or not self._fits(new, group[-1], remaining[0]):
+            if len(group) == MAX_REPLACED or not remaining or not self._fits(new, group[-1], remaining[0]):
                 break
             group.append(remaining.popleft())
         if self._dropped is not None:

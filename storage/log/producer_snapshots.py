@@ -23,7 +23,7 @@ from functools import partial
 from typing import Final
 
 from storage.engine import AbortedTransaction, Reservation
-from storage.io.deferred_file_ops import Submit, run_now
+from storage.io.deferred_file_ops import Submit, run_now, sequential
 from storage.io.disk import DELETED, Disk, File, StorageError
 from storage.log.producer_state import CorruptSnapshot, ProducerState, snapshot_name, snapshot_offset
 from storage.stored_state import StoresState
@@ -127,7 +127,7 @@ class ProducerSnapshots:
 
     def delete(self, offsets: Iterable[int]) -> None:
         """Delete the snapshots of segments that were merged into the previous one."""
-        self._delete([offset for offset in offsets if offset in self.offsets])
+        self._delete(sorted(set(offsets).intersection(self.offsets)))
 
     def rename_strays(self, bases: set[int]) -> list[str]:
         """Keep the newest and those at a segment start; rename the others for deletion and return their new paths."""
@@ -153,8 +153,8 @@ class ProducerSnapshots:
         self.offsets = [offset for offset in self.offsets if offset not in deleted]
 
     def _remove(self, offsets: list[int], submit: Submit) -> None:
-        for offset in offsets:
-            submit(partial(self._disk.unlink, self._path(offset), missing_ok=True))
+        if offsets:
+            submit(sequential([partial(self._disk.unlink, self._path(offset), missing_ok=True) for offset in offsets]))
 
     def _path(self, offset: int) -> str:
         return f"{self._directory}/{snapshot_name(offset)}"

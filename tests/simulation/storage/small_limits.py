@@ -13,13 +13,16 @@ from types import ModuleType
 import storage.commitlog.commit_log_engine
 import storage.commitlog.run_choice
 import storage.commitlog.run_file
+import storage.compaction.cleaner
 import storage.directories.log_directory
 import storage.directories.log_manager
 import storage.log.log_flush
 import storage.log.recovery
 import storage.log.retention
 import storage.segments.active_segment
+import storage.segments.durability
 import storage.segments.indexes
+import storage.segments.segment_engine
 import storage.segments.segment_files
 
 _LIMITS: tuple[tuple[tuple[tuple[ModuleType, str], ...], int], ...] = (
@@ -42,6 +45,9 @@ _LIMITS: tuple[tuple[tuple[tuple[ModuleType, str], ...], int], ...] = (
     (((storage.directories.log_directory, "SYNCED_ONE_BY_ONE"),), 0),
     (((storage.log.log_flush, "SEGMENTS_AT_A_TIME"),), 1),
     (((storage.log.retention, "MAX_SEGMENTS_PER_PASS"),), 1),
+    (((storage.segments.segment_engine, "SEGMENTS_AT_A_TIME"),), 1),
+    (((storage.segments.durability, "TRIMMED_FILES"),), 1),
+    (((storage.compaction.cleaner, "MAX_REPLACED"),), 2),
 )
 """Each where it is looked up, with a value that is small for it."""
 

@@ -48,6 +48,17 @@ def test_the_retained_size_and_that_of_the_next_segment_count(log: Log) -> None:
         assert [group[0] for group in groups(limited)] == expected
 
 
+@pytest.mark.pure_python("replaces a limit of a compiled module")
+def test_a_new_segment_replaces_a_limited_number(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them are renamed at a time: 4,000 took more than a second."""
+    monkeypatch.setattr("storage.compaction.cleaner.MAX_REPLACED", 3)
+    fill(log, size=10)
+    assert groups(job_for(log)) == [[0, 1, 2], [3, 4, 5], [6, 7]]
+    compact(log)
+    assert kept(log) == [(number, str(number), "v" * 10) for number in range(SEGMENTS)]
+    assert [segment.base_offset for segment in log.open().engine.segments()] == [0, 3, 6, SEGMENTS]
+
+
 def test_segments_without_retained_records_become_one_with_an_empty_batch(log: Log) -> None:
     """Some clients report an error after a dozen responses without records."""
     fill(log, lambda _: "k", size=900)

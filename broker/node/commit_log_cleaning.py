@@ -82,6 +82,10 @@ class CommitLogCleaning:
         if not self.is_stopped:
             self._dependencies.timers.schedule(self._dependencies.clock.mono_ms() + delay_ms, task)
 
+    def _in_next_turn(self, task: Callable[[], None]) -> None:
+        if not self.is_stopped:
+            self._dependencies.loop.call_soon(task)
+
     def _begin_later(self, begin: Callable[[str], None], directory: str) -> None:
         self._after(_INTERVAL_MS, partial(begin, directory))
 
@@ -92,6 +96,9 @@ class CommitLogCleaning:
         commit_logs, wall_ms = self._replicas.log_manager.commit_logs, self._dependencies.clock.wall_ms()
         if self._is_online(directory):
             try:
+                if not commit_logs.is_ready_to_clean(directory, wall_ms, max_dead_ms):
+                    self._in_next_turn(partial(self._clean, directory))
+                    return
                 steps = commit_logs.clean(directory, wall_ms, max_dead_ms, is_full=is_full)
             except StorageError as error:
                 self._failed(directory, error, self._clean)
@@ -142,8 +149,7 @@ class CommitLogCleaning:
             if error is not None:
                 self._failed(some.directory, error, some.begin_next)
             elif written[0] == _ENDED:
-                self._replicas.log_manager.commit_logs.release_replaced(some.directory)
-                self._begin_later(some.begin_next, some.directory)
+                self._end(some)
             else:
                 some.due_ms += (
                     written[0] * 1000 / self._config().number("barnabas.commitlog.clean.max.bytes.per.second")
@@ -152,6 +158,12 @@ class CommitLogCleaning:
 
         if not self.is_stopped:
             self._dependencies.worker.background(some.directory, run).then(on_result)
+
+    def _end(self, some: _Pass) -> None:
+        if self._replicas.log_manager.commit_logs.release_replaced(some.directory):
+            self._in_next_turn(partial(self._end, some))
+        else:
+            self._begin_later(some.begin_next, some.directory)
 
     def _wait(self, some: _Pass) -> None:
         now_ms, is_full = self._dependencies.clock.mono_ms(), self._is_full(some.directory)

@@ -21,7 +21,6 @@ NOT HERE The states of files (slots.py, sealing.py), loading a log (recovery.py)
 
 from __future__ import annotations
 
-import json
 from base64 import b64decode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from struct import Struct, pack, unpack_from
@@ -31,7 +30,7 @@ from protocol.crc32c import crc32c
 from protocol.primitives import Buffer
 from storage.commitlog.log_file import LogFile, LogName, name_at
 from storage.commitlog.queue_file import HEADER, parse_queue
-from storage.commitlog.slots import LogicalSegment, Slot, SlotId
+from storage.commitlog.slots import LogicalSegment, Slot, SlotId, states_in
 from storage.engine import AbortedTransaction
 from storage.io.disk import Disk
 
@@ -119,7 +118,7 @@ def update_catalog(disk: Disk, directory: str, files: Sequence[LogFile]) -> None
             found = parse_queue(disk.read(file.queue_file.path), file.start)
             if found is None:
                 return  # the next start makes it again
-            states.update((state[0], packed_state(state)) for state in json.loads(found[1]))
+            states.update((state[0], packed_state(state)) for state in states_in(found[1]))
     write_catalog(disk, directory, Catalog(headers, merged(known.states, states)))
 
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from errno import EIO, ENOSPC
 from typing import Final
 
-from storage.commitlog.commit_log import CommitLog
+from storage.commitlog.commit_log import SLOTS_PER_TURN, CommitLog
 from storage.commitlog.live_bytes import Extent, FileSpace, LiveBytes
 from storage.commitlog.log_file import LogFile, LogName, is_run, name_at
 from storage.commitlog.run_choice import Candidate, Window, choose, choose_unsettled
@@ -74,17 +74,21 @@ class Cleaner:
     def __post_init__(self) -> None:
         self._space = LiveBytes(self._disk)
 
-    def begin_pass(self, wall_ms: int) -> None:
-        """Seal finished files, and finish an active one that is old (rule 4), unless the next one would be the reserve."""
-        self._commit_log.seal_finished()
+    def begin_pass(self, wall_ms: int) -> bool:
+        """Seal finished files, and finish an active one that is old (rule 4), unless the next one would be the reserve.
+
+        Returns whether the pass may begin; else it is called again in the next turn: there are too many slots for one.
+        """
+        is_ready = not self._commit_log.seal_finished(SLOTS_PER_TURN)
         files = self._commit_log.files
-        if not files or files[-1].is_sealed:
-            return
+        if not is_ready or not files or files[-1].is_sealed:
+            return is_ready
         path, since_ms = self._active or ("", 0)
         if files[-1].path != path:
             self._active = files[-1].path, wall_ms
         elif since_ms + self.max_dead_ms // 8 <= wall_ms and self._commit_log.has_reserve:
-            self._commit_log.finish_active()
+            return not self._commit_log.finish_active(SLOTS_PER_TURN)
+        return True
 
     def clean(self, wall_ms: int, *, is_full: bool = False) -> Iterator[int]:
         """One pass; yields the bytes written, or read again, in each step; ends when nothing is worth rewriting.

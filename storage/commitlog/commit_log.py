@@ -81,6 +81,7 @@ OnFile = Callable[[LogFile], None]
 
 _start = attrgetter("start")
 _SLOTS_AT_A_TIME: Final = 4
+SLOTS_PER_TURN: Final = 256  # that cleaning records or releases in one turn of the event loop
 _MAX_EXTRA: Final = 512  # bytes of the frames that precede one of a slot
 
 
@@ -186,11 +187,11 @@ class CommitLog:
         """What each slot has; any thread. Call it after `sealed_files`."""
         return extents_of(self._numbered)
 
-    def finish_active(self) -> None:
-        """Finish the active file, so that it can be sealed; on the thread of the appends."""
+    def finish_active(self, limit: int = MAX_INT) -> bool:
+        """Finish the active file, so that it can be sealed; as `seal_finished`."""
         with self.lock:
             self._end_active()
-        self.seal_finished()
+        return self.seal_finished(limit)
 
     def new_run(self, path: str, start: int, end: int) -> tuple[bytes, LogFile]:
         """The file id and the object of a run that will be written to `path`; any thread."""
@@ -209,13 +210,19 @@ class CommitLog:
             file.unregister()
         self._update_catalog()
 
-    def release_replaced(self) -> None:
-        """Stop referring to files in whose place are runs: an open file keeps its space; on the thread of the appends."""
-        forget_slices(self._unused_slices, self._numbered)
+    def release_replaced(self) -> bool:
+        """Stop referring to files in whose place are runs: an open file keeps its space; on the thread of the appends.
+
+        Returns whether the next turn must continue: there are too many slots for one.
+        """
+        forget_slices(self._unused_slices, self._numbered, SLOTS_PER_TURN)
+        if self._unused_slices:
+            return True
         for file in self.files:
             file.forget_sealed_previous()
         if self._numbers.has_released:
             self.submit(self._collect_numbers)
+        return False
 
     def _collect_numbers(self) -> None:
         with self.lock:
@@ -495,8 +502,9 @@ class CommitLog:
         elif self._unused_slices:
             forget_slices(self._unused_slices, self._numbered, _SLOTS_AT_A_TIME)
 
-    def seal_finished(self, limit: int = MAX_INT) -> None:
-        """Seal the files that get no more frames, oldest first (rule 6); `limit`: how many slots are recorded."""
+    def seal_finished(self, limit: int = MAX_INT) -> bool:
+        """Seal the files that get no more frames, oldest first (rule 6); whether `limit` slots were too few."""
+        is_limited = False
         self._has_finished = False
         active, files = self._active, self.files  # before the changes: another thread may finish the file meanwhile
         self.apply_changes()
@@ -504,13 +512,15 @@ class CommitLog:
         for file in files[first:]:
             if file is active:
                 break
-            if file.has_pending_appends or not record_states(file, self._numbered, limit):
+            is_limited = not file.has_pending_appends and not record_states(file, self._numbered, limit)
+            if file.has_pending_appends or is_limited:
                 self._has_finished = True
                 break
             self._sealed_start = file.start
             self._to_seal.append((file, queue_of(file, self._numbered)))
             self.submit(self._seal_in_order)
         forget_slices(self._unused_slices, self._numbered, limit)
+        return is_limited
 
     def _seal_in_order(self) -> None:
         """Seal the finished files; after a failed sync none, since a later sync might succeed without the data."""

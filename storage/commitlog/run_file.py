@@ -60,6 +60,7 @@ from storage.commitlog.queue_file import (
     read_rows,
     unpack_entries,
 )
+from storage.commitlog.slots import packed_json, states_in
 from storage.engine import BatchInfo
 from storage.io.disk import Disk, File, StorageError
 from storage.io.disk_lookup import read_waiting
@@ -160,8 +161,8 @@ class RunWriter:
         if found is None:
             raise DamagedSource(source.path, 0, "its queue file is invalid")
         header, states = found
-        for state in json.loads(states):
-            self._states[state[0]] = json.dumps(state, separators=(",", ":")).encode()
+        for state in states_in(states):
+            self._states[state[0]] = packed_json(state)
         queue = self._disk.open(source.queue_path, write=False)
         self._ends = []
         for number, row in enumerate(read_rows(queue, header.slot_count, read_waiting)):

@@ -9,14 +9,13 @@ NOT HERE When a file is sealed (commit_log.py).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from functools import partial
 
 from protocol.records import NO_TIMESTAMP
 from storage.commitlog.log_file import LOG_SUFFIX, QUEUE_SUFFIX, LogFile, QueueFile, Slice, is_run
 from storage.commitlog.queue_file import HEADER, QueueHeader, Row, build_queue, header_of, last_batch_end, parse_queue
-from storage.commitlog.slots import Slot
+from storage.commitlog.slots import Slot, packed_json
 from storage.config.config_def import MAX_INT
 from storage.io.disk import Disk
 from storage.io.disk_lookup import read_waiting
@@ -96,9 +95,8 @@ def _built(file: LogFile, ends: list[int]) -> bytes:
             rows.append(Row(end_offset, found.max_timestamp, first, found.count, found.size))
             entries.append(found.packed)
             first += found.count
-    states = [file.states[number] for number in sorted(file.states)]
-    packed = json.dumps(states, separators=(",", ":")).encode()
-    return build_queue(file.start, file.end, rows, entries, packed, removed=file.removed)
+    states = b",".join([packed_json(file.states[number]) for number in sorted(file.states)])
+    return build_queue(file.start, file.end, rows, entries, b"[%s]" % states, removed=file.removed)
 
 
 def seal(disk: Disk, file: LogFile, queue: bytes, cache: FileHandleCache | None) -> dict[int, Slice]:

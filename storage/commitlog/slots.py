@@ -26,13 +26,14 @@ NOT HERE Reading entries (slot_reader.py), writing frames (commit_log.py).
 
 from __future__ import annotations
 
+import json
 from base64 import b64decode, b64encode
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter, itemgetter
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError
 from protocol.primitives import uuid_text
@@ -355,6 +356,20 @@ class Slot:
         self.set_aborted([AbortedTransaction(*values) for values in aborted])  # type: ignore[attr-defined]
         self.set_epochs([(epoch, offset) for epoch, offset in epochs])  # type: ignore[attr-defined]
         self.snapshots = tuple([(offset, b64decode(data)) for offset, data in snapshots])  # type: ignore[attr-defined]
+
+
+def packed_json(state: Sequence[object]) -> bytes:
+    """A state in a queue file. One at a time: all of them would keep other threads waiting for the interpreter."""
+    return json.dumps(state, separators=(",", ":")).encode()
+
+
+def states_in(packed: bytes) -> Iterator[list[Any]]:
+    """The states in a queue file, likewise."""
+    text, at, decode = packed.decode(), 1, json.JSONDecoder().raw_decode
+    while at < len(text) - 1:
+        state, end = decode(text, at)
+        yield state
+        at = end + 1
 
 
 def valid_end(cuts: Sequence[tuple[int, int]], file_start: int, end_offset: int) -> int:

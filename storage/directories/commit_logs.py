@@ -128,28 +128,32 @@ class CommitLogs:
 
     # ---- cleaning ----------------------------------------------------------------------------------------
 
+    def is_ready_to_clean(self, directory: str, wall_ms: int, max_dead_ms: int) -> bool:
+        """Prepare `clean`, as far as one turn of the loop allows; False if the next turn must continue."""
+        cleaner = self.cleaners.get(directory)
+        if cleaner is None:
+            return True
+        cleaner.max_dead_ms = max_dead_ms
+        return cleaner.begin_pass(wall_ms)
+
     def clean(self, directory: str, wall_ms: int, max_dead_ms: int, *, is_full: bool) -> Iterator[int] | None:
         """The steps of a cleaning pass, each to be run by a thread, with the bytes that it wrote; None without a commit log.
 
         `max_dead_ms`: deleted batches are removed within this time.
         """
+        self.is_ready_to_clean(directory, wall_ms, max_dead_ms)
         cleaner = self.cleaners.get(directory)
-        if cleaner is None:
-            return None
-        cleaner.max_dead_ms = max_dead_ms
-        cleaner.begin_pass(wall_ms)
-        return cleaner.clean(wall_ms, is_full=is_full)
+        return None if cleaner is None else cleaner.clean(wall_ms, is_full=is_full)
 
     def settle(self, directory: str, wall_ms: int, is_full: Callable[[], bool]) -> Iterator[int] | None:
         """The steps of settling some old files, as `clean`; None without a commit log. It ends when the disk is full."""
         cleaner = self.cleaners.get(directory)
         return None if cleaner is None else cleaner.settle(wall_ms, is_full)
 
-    def release_replaced(self, directory: str) -> None:
-        """Release the space of files that a pass has replaced; on the thread of the appends."""
+    def release_replaced(self, directory: str) -> bool:
+        """Release the space of files that a pass has replaced; True if that must continue in the next turn."""
         log = self.by_directory.get(directory)
-        if log is not None:
-            log.release_replaced()
+        return log is not None and log.release_replaced()
 
     # ---- key indexes of partitions without a directory ---------------------------------------------------
 

@@ -38,21 +38,35 @@ class _Node:
         self.space = space["/a"]
         self.releases: list[int] = []
         """When replaced files were released."""
-        commit_logs = SimpleNamespace(clean=self._clean, settle=self._settle, release_replaced=self._release)
+        self.turns: list[Callable[[], None]] = []
+        """What runs in the next turn of the loop."""
+        self.unready = self.unreleased = 0
+        """How many turns more a pass, and the release after it, need."""
+        commit_logs = SimpleNamespace(
+            is_ready_to_clean=self._is_ready, clean=self._clean, settle=self._settle, release_replaced=self._release
+        )
         manager = SimpleNamespace(directories={"/a": None}, disk_space=space, commit_logs=commit_logs)
         replicas: Any = SimpleNamespace(
             log_manager=manager, directory_failed=lambda path, _: self.log.append((self.now_ms, f"{path} failed"))
         )
         clock = SimpleNamespace(mono_ms=lambda: self.now_ms, wall_ms=lambda: self.now_ms)
-        dependencies: Any = SimpleNamespace(worker=InlineIoExecutor(), timers=self.timers, clock=clock)
+        loop = SimpleNamespace(call_soon=self.turns.append)
+        dependencies: Any = SimpleNamespace(worker=InlineIoExecutor(), timers=self.timers, clock=clock, loop=loop)
         settings = {**SETTINGS, "barnabas.commitlog.settle": settle}
         config: Any = SimpleNamespace(number=settings.__getitem__, value=settings.__getitem__)
         self.cleaning = CommitLogCleaning(dependencies, replicas, lambda: config, lambda: self.busy_s)
         self.cleaning.start()
 
-    def _release(self, directory: str) -> None:
+    def _is_ready(self, directory: str, wall_ms: int, max_dead_ms: int) -> bool:
+        assert (directory, wall_ms, max_dead_ms) == ("/a", self.now_ms, MAX_DEAD_MS)
+        self.unready -= 1
+        return self.unready < 0
+
+    def _release(self, directory: str) -> bool:
         assert directory == "/a"
         self.releases.append(self.now_ms)
+        self.unreleased -= 1
+        return self.unreleased >= 0
 
     def _clean(self, directory: str, wall_ms: int, max_dead_ms: int, *, is_full: bool) -> Iterator[int] | None:
         assert (directory, wall_ms, max_dead_ms) == ("/a", self.now_ms, MAX_DEAD_MS)
@@ -87,6 +101,19 @@ def test_a_pass_begins_an_interval_after_the_last_one_has_ended() -> None:
     node.run_until(10 * INTERVAL_MS)
     assert [at for at, what in node.log if what == "begins"] == [INTERVAL_MS, 2 * INTERVAL_MS, 3 * INTERVAL_MS]
     assert node.releases == [INTERVAL_MS, 2 * INTERVAL_MS, 3 * INTERVAL_MS]
+
+
+def test_a_pass_over_many_slots_is_prepared_and_ended_in_several_turns() -> None:
+    node = _Node([0])
+    node.unready, node.unreleased = 2, 3
+    node.run_until(INTERVAL_MS)
+    seen = []
+    while node.turns:
+        seen.append((len(node.log), len(node.releases)))
+        node.turns.pop(0)()
+    assert seen == [(0, 0), (0, 0), (2, 1), (2, 2), (2, 3)]
+    node.run_until(2 * INTERVAL_MS)
+    assert len(node.releases) == 4
 
 
 def test_bytes_are_written_at_the_rate() -> None:

@@ -388,18 +388,27 @@ class GroupCoordinator:
                 interval_ms, lambda: self._expire_offsets([key for record_type in groups for key in record_type])
             )
 
-    def _expire_offsets(self, remaining: list[str]) -> Decision:
-        """Delete expired offsets, in steps of some groups."""
+    def _expire_offsets(self, remaining: list[str], cut: tuple[str, int] | None = None) -> Decision:
+        """Delete expired offsets, in steps of some groups, or of some offsets of one.
+
+        `cut`: the group of which the last step deleted only some, and how many it had before.
+        """
         self._expiry = None
+        if cut is not None and self.offsets.count_of(cut[0]) < cut[1]:  # else that failed; the next check repeats it
+            remaining.append(cut[0])
+        cut = None
         records: list[StoredRecord] = []
         checked = 0
         wall_ms = self._context.wall_ms()
         while remaining and checked < ITEMS_PER_STEP:
             group_id = remaining.pop()
-            records += self._expiry_records(group_id, wall_ms)
-            checked += 1 + sum(map(len, self.offsets.by_group.get(group_id, {}).values()))
-        if remaining:
-            self._expiry = self._context.schedule(1, lambda: self._expire_offsets(remaining))
+            count, expired = self.offsets.count_of(group_id), self._expiry_records(group_id, wall_ms)
+            records += expired
+            checked += 1 + count
+            if len(expired) >= ITEMS_PER_STEP:
+                cut = group_id, count
+        if remaining or cut is not None:
+            self._expiry = self._context.schedule(1, lambda: self._expire_offsets(remaining, cut))
         else:
             self._schedule_expiry()
         self._counts.offset_expirations += sum(type(record.key) is CommitKey for record in records)
@@ -415,7 +424,7 @@ class GroupCoordinator:
             is_empty = group.protocol_type is not None and group.state is State.EMPTY
             since_wall_ms = group.current_state_wall_ms if is_empty else -1
             records, all_expired = self.offsets.expire_offsets(
-                group_id, group.is_subscribed_to, since_wall_ms, wall_ms, retention_ms
+                group_id, group.is_subscribed_to, since_wall_ms, wall_ms, retention_ms, ITEMS_PER_STEP
             )
             if all_expired and group.state is State.EMPTY and not group.pending_joins:
                 records.append(group_tombstone(group_id))
@@ -424,7 +433,7 @@ class GroupCoordinator:
         if consumer_group is None:
             return []
         records, all_expired = self.offsets.expire_offsets(
-            group_id, consumer_group.is_subscribed_to, -1, wall_ms, retention_ms
+            group_id, consumer_group.is_subscribed_to, -1, wall_ms, retention_ms, ITEMS_PER_STEP
         )
         if all_expired and not consumer_group.members:
             records += consumer_group_records.group_tombstones(consumer_group)

@@ -52,6 +52,7 @@ from protocol.messages.transactions import (
     TxnOffsetCommitResponse,
 )
 from protocol.primitives import ZERO_UUID
+from storage.config.config_def import MAX_INT
 
 NO_OFFSET: Final = -1
 DEFAULT_RETENTION: Final = -1
@@ -188,6 +189,10 @@ class OffsetMetadataManager:
 
     # ---- fetch
 
+    def count_of(self, group_id: str) -> int:
+        """The number of a group's offsets."""
+        return sum(map(len, self.by_group.get(group_id, _NO_TOPICS).values()))
+
     def fetch(self, request: OffsetFetchRequestGroup, *, is_stable: bool) -> OffsetFetchResponseGroup:
         """The offsets of some partitions, or of all of the group."""
         group_id = request.group_id
@@ -269,9 +274,15 @@ class OffsetMetadataManager:
         return list(records.values())
 
     def expire_offsets(
-        self, group_id: str, is_subscribed: Callable[[str], bool], since_wall_ms: int, wall_ms: int, retention_ms: int
+        self,
+        group_id: str,
+        is_subscribed: Callable[[str], bool],
+        since_wall_ms: int,
+        wall_ms: int,
+        retention_ms: int,
+        limit: int = MAX_INT,
     ) -> tuple[list[StoredRecord], bool]:
-        """The tombstones of expired offsets, and whether the group has no others.
+        """The tombstones of expired offsets, at most `limit`, and whether the group has no others.
 
         Offsets of subscribed topics stay. The retention starts at `since_wall_ms`, or at the commit if that is -1.
         """
@@ -286,6 +297,8 @@ class OffsetMetadataManager:
             for partition, stored in partitions.items():
                 committed = to_offset_and_metadata(stored)
                 if (topic, partition) not in unstable and _has_expired(committed, since_wall_ms, wall_ms, retention_ms):
+                    if len(records) == limit:
+                        return records, False
                     records.append(commit_tombstone(group_id, topic, partition))
                 else:
                     all_expired = False

@@ -31,7 +31,7 @@ from protocol.messages.groups import (
     OffsetFetchRequest,
 )
 from protocol.messages.stored_records import OffsetCommitValue
-from protocol.records import headers, records
+from protocol.records import headers, parse_header, records
 from tests.support.group_harness import START_WALL_MS, LocalGroupHarness
 from tests.support.group_requests import commit_request, subscription
 from tests.support.messages import message
@@ -257,6 +257,33 @@ def test_expiry_checks_groups_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     made.advance(700_000)
     assert groups_of(made) == []
     assert len(made.logs[0].batches) - appended > 2
+
+
+def test_the_offsets_of_a_large_group_expire_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """60,000 offsets took 400 ms of the event loop."""
+    monkeypatch.setattr("broker.coordinators.group_coordinator.ITEMS_PER_STEP", 100)
+    made = harness()
+    made.create_topic("large", 350)
+    partitions = [{"partition_index": index, "committed_offset": 1, "committed_metadata": ""} for index in range(350)]
+    topics = [{"name": "large", "partitions": partitions}]
+    made.ask(message(OffsetCommitRequest, group_id="g", member_id="", topics=topics), 8)
+    appended = len(made.logs[0].batches)
+    made.advance(WEEK_MS + 700_000)
+    assert groups_of(made) == []
+    expired = [parse_header(batch).record_count for batch in made.logs[0].batches[appended:]]
+    assert max(expired) <= 101
+    assert sum(expired) == 351
+
+
+def test_an_expiry_that_is_not_stored_waits_for_the_next_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.coordinators.group_coordinator.ITEMS_PER_STEP", 2)
+    made = harness()
+    made.ask(commit_request(1, count=3), 8)
+    made.logs[0].refusal = ErrorCode.NOT_ENOUGH_REPLICAS
+    made.advance(WEEK_MS + 700_000)
+    made.logs[0].refusal = None
+    made.advance(700_000)
+    assert groups_of(made) == []
 
 
 # ---- deleted topics

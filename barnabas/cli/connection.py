@@ -63,9 +63,10 @@ class Connection:
     def for_kafka_python(self) -> dict[str, Any]:
         """The keyword arguments of kafka-python's clients. Raises ClientError."""
         from barnabas.client.client_settings import for_kafka_python
+        from barnabas.client.wire import CLIENT_ID
 
         bootstrap = [_text(address) for address in self.addresses()]
-        client_id = self.settings.get("client.id", "barnabas")
+        client_id = self.settings.get("client.id", CLIENT_ID)
         return {"bootstrap_servers": bootstrap, "client_id": client_id, **for_kafka_python(self.settings)}
 
 

@@ -21,7 +21,7 @@ from barnabas.client.error_codes import LEADER_NOT_AVAILABLE, RETRIABLE, refusal
 from barnabas.client.errors import ClientError
 from barnabas.client.secure_stream import ask, connect
 from barnabas.client.topic_partition import TopicPartition
-from barnabas.client.wire import Api, Fields, array, request, text
+from barnabas.client.wire import CLIENT_ID, Api, Fields, array, request, text
 
 T = TypeVar("T")
 PATIENCE_S = 60.0
@@ -58,25 +58,29 @@ class Node:
     def __init__(self, host: str, port: int, settings: Mapping[str, str]) -> None:
         self._stream = connect(host, port, security_of(settings))
         self._where = f"{host}:{port}"
+        self._client_id = settings.get("client.id", CLIENT_ID)
         self._correlation_id = 0
 
     def ask(self, api: Api, body: bytes) -> Fields:
         """Sends a request, and returns the response after its header. Raises Retriable if the connection breaks."""
-        self._correlation_id += 1
+        data = self._request(api, body)
         try:
-            return Fields(ask(self._stream, request(api, self._correlation_id, body)), 4)
+            return Fields(ask(self._stream, data), 4)
         except (OSError, ClientError) as failure:
             raise Retriable(f"The node {self._where} stopped answering: {failure}") from failure
 
     def send(self, api: Api, body: bytes) -> None:
         """Sends a request that has no response."""
-        self._correlation_id += 1
-        data = request(api, self._correlation_id, body)
+        data = self._request(api, body)
         try:
             self._stream.write(struct.pack(">i", len(data)) + data)
             self._stream.flush()
         except OSError as failure:
             raise Retriable(f"The node {self._where} stopped answering: {failure}") from failure
+
+    def _request(self, api: Api, body: bytes) -> bytes:
+        self._correlation_id += 1
+        return request(api, self._correlation_id, self._client_id, body)
 
     def close(self) -> None:
         """Closes the connection, also a broken one, which cannot send what is left in its buffer."""

@@ -16,7 +16,8 @@ from typing import TypeVar
 from barnabas.client.errors import ArgumentError, ClientError
 
 T = TypeVar("T")
-_CLIENT_ID = "barnabas"
+CLIENT_ID = "barnabas"
+"""Without another one in the settings."""
 MAX_TEXT_BYTES = (1 << 15) - 1
 _SHOWN_CHARS = 40
 
@@ -35,9 +36,9 @@ class Api(Enum):
     SEARCH_RECORDS = (30001, 0)
 
 
-def request(api: Api, correlation_id: int, body: bytes) -> bytes:
-    """A request with its header, without its length."""
-    return struct.pack(">hhi", *api.value, correlation_id) + text(_CLIENT_ID) + body
+def request(api: Api, correlation_id: int, client_id: str, body: bytes) -> bytes:
+    """A request with its header, without its length. Raises ArgumentError."""
+    return struct.pack(">hhi", *api.value, correlation_id) + text(client_id) + body
 
 
 def text(value: str | None) -> bytes:

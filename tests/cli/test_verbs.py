@@ -348,6 +348,17 @@ def test_the_environment_names_the_cluster(broker: Broker) -> None:
     assert (done.stdout, done.stderr) == (b"zero", b"")
 
 
+def test_requests_have_the_client_id_of_the_settings() -> None:
+    """Those of kafka-python had it, those of our own connections `barnabas`: no quota of the client id applied."""
+    with Broker(settings={"barnabas.slow.request.ms": 0}) as broker:
+        at = ("-b", broker.bootstrap, "-X", "client.id=reports")
+        assert barnabas("produce", *at, "t", "--allow-auto-topic-creation", "--lines", stdin=b"one\n").returncode == 0
+        assert barnabas("consume", *at, "t", "-f", "%v").stdout == b"one"
+        for api in ("Produce", "Fetch", "ListOffsets", "InitProducerId"):
+            (line, *_) = [line for line in broker.log().splitlines() if f"slow request: {api}" in line]
+            assert "(client reports at " in line
+
+
 def test_arguments_are_bytes_where_records_are(broker: Broker) -> None:
     """Names are UTF-8: kafka-python would never answer for a name that it cannot encode."""
     with RawClient(broker.bootstrap) as client:

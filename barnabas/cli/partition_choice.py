@@ -40,7 +40,8 @@ class PartitionChoice:
             topics = [name for name in self._cluster.topics() if self._is_chosen(name)]
             if not topics:
                 raise ClientError("No topic matches: barnabas topics list shows all.")
-        found = self._listed({topic: list(self._cluster.leaders(topic, ())) for topic in topics})
+        leaders = self._cluster.leaders_of(dict.fromkeys(topics, ()))
+        found = self._listed({topic: list(partitions) for topic, partitions in leaders.items()})
         existing = {partition.partition for partition in found}
         for numbers in self._ranges or ():
             for number in numbers:

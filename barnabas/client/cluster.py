@@ -51,6 +51,10 @@ class NeverReached(Retriable):
 class NoSuchTopic(ClientError):
     """The topic does not exist, or was deleted."""
 
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"There is no topic {topic} at this cluster: barnabas topics list shows all.")
+        self.topic = topic
+
 
 class Node:
     """A connection to one node; one thread uses it."""
@@ -138,21 +142,32 @@ class Cluster:
 
     def leaders(self, topic: str, needed: Collection[int] | None = None, *, may_create: bool = False) -> dict[int, int]:
         """The leader of each partition; waits until each that is needed has one (None: all). Raises ClientError."""
-        if not _TOPIC_NAME.fullmatch(topic):
-            raise ClientError(f"{topic[:_MAX_TOPIC_CHARS]!r} is no name of a topic.")
+        return self.leaders_of({topic: needed}, may_create=may_create)[topic]
 
-        def find() -> dict[int, int]:
-            error, partitions = self._metadata([topic], may_create=may_create)[topic]
-            if error == _TOPIC_UNKNOWN and not may_create:
-                raise NoSuchTopic(f"There is no topic {topic} at this cluster: barnabas topics list shows all.")
-            if error:
-                raise Retriable(str(refusal(error, topic))) if error in RETRIABLE else refusal(error, topic)
-            for number, (partition_error, leader) in partitions.items():
-                if leader < 0 and (needed is None or number in needed):
-                    raise Retriable(str(refusal(partition_error or LEADER_NOT_AVAILABLE, f"{topic}-{number}")))
-            return {number: leader for number, (_, leader) in sorted(partitions.items())}
+    def leaders_of(
+        self, topics: Mapping[str, Collection[int] | None], *, may_create: bool = False
+    ) -> dict[str, dict[int, int]]:
+        """As `leaders`, of topics with the partitions that are needed: one request asks for all. Raises ClientError."""
+        for topic in topics:
+            if not _TOPIC_NAME.fullmatch(topic):
+                raise ClientError(f"{topic[:_MAX_TOPIC_CHARS]!r} is no name of a topic.")
+
+        def find() -> dict[str, dict[int, int]]:
+            found = self._metadata(topics, may_create=may_create)
+            return {topic: _leaders_in(topic, *found[topic], needed, may_create) for topic, needed in topics.items()}
 
         return self.retry(find)
+
+    def by_leader(self, partitions: Collection[TopicPartition]) -> dict[int, list[TopicPartition]]:
+        """The partitions of each leader; waits until each has one. Raises ClientError."""
+        needed: dict[str, set[int]] = {}
+        for partition in partitions:
+            needed.setdefault(partition.topic, set()).add(partition.partition)
+        leaders = self.leaders_of(needed)
+        found: dict[int, list[TopicPartition]] = {}
+        for partition in partitions:
+            found.setdefault(leader_of(partition, leaders[partition.topic]), []).append(partition)
+        return found
 
     def offsets(
         self, timestamps: Mapping[TopicPartition, int], *, committed: bool = False
@@ -230,14 +245,8 @@ class Cluster:
         return dict(fields.array(topic))
 
     def _offsets(self, timestamps: Mapping[TopicPartition, int], *, committed: bool) -> dict[TopicPartition, int]:
-        by_leader: dict[int, list[TopicPartition]] = {}
-        for topic in {partition.topic for partition in timestamps}:
-            of_topic = [partition for partition in timestamps if partition.topic == topic]
-            leaders = self.leaders(topic, {partition.partition for partition in of_topic})
-            for partition in of_topic:
-                by_leader.setdefault(leader_of(partition, leaders), []).append(partition)
         found: dict[TopicPartition, int] = {}
-        for leader, partitions in by_leader.items():
+        for leader, partitions in self.by_leader(timestamps.keys()).items():
             node = self.connect(leader)
             body = topic_array(
                 partitions, lambda partition: struct.pack(">iq", partition.partition, timestamps[partition])
@@ -246,6 +255,24 @@ class Cluster:
             node.close()
             found.update(_offsets_in(fields))
         return found
+
+
+def _leaders_in(
+    topic: str,
+    error: int,
+    partitions: Mapping[int, tuple[int, int]],
+    needed: Collection[int] | None,
+    may_create: bool,  # noqa: FBT001
+) -> dict[int, int]:
+    """The leaders that a topic's metadata name. Raises Retriable, or ClientError."""
+    if error == _TOPIC_UNKNOWN and not may_create:
+        raise NoSuchTopic(topic)
+    if error:
+        raise Retriable(str(refusal(error, topic))) if error in RETRIABLE else refusal(error, topic)
+    for number, (partition_error, leader) in partitions.items():
+        if leader < 0 and (needed is None or number in needed):
+            raise Retriable(str(refusal(partition_error or LEADER_NOT_AVAILABLE, f"{topic}-{number}")))
+    return {number: leader for number, (_, leader) in sorted(partitions.items())}
 
 
 def leader_of(partition: TopicPartition, leaders: Mapping[int, int]) -> int:

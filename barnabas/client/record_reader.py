@@ -31,7 +31,6 @@ from barnabas.client.cluster import (
     Node,
     NoSuchTopic,
     Retriable,
-    leader_of,
     topic_array,
 )
 from barnabas.client.error_codes import OFFSET_OUT_OF_RANGE, RETRIABLE, refusal
@@ -202,21 +201,8 @@ class RecordReader:
         unassigned, self._unassigned = self._unassigned & self._positions.keys(), set()
         if not unassigned:
             return
-        by_leader: dict[int, dict[TopicPartition, int]] = {}
-        for topic in {partition.topic for partition in unassigned}:
-            of_topic = [partition for partition in unassigned if partition.topic == topic]
-            try:
-                leaders = self._cluster.leaders(topic, {partition.partition for partition in of_topic})
-            except NoSuchTopic:
-                if self._on_deleted is None or all(partition.topic == topic for partition in self._positions):
-                    raise
-                for partition in [found for found in self._positions if found.topic == topic]:
-                    self.drop(partition)
-                self._on_deleted(topic)
-                continue
-            for partition in of_topic:
-                by_leader.setdefault(leader_of(partition, leaders), {})[partition] = self._positions[partition].next
-        for leader, wanted in by_leader.items():
+        for leader, partitions in self._by_leader(unassigned).items():
+            wanted = {partition: self._positions[partition].next for partition in partitions}
             try:
                 fetcher = _Fetcher(self._cluster.connect(leader), self._committed, self._events, wanted)
             except Retriable as failure:
@@ -224,6 +210,21 @@ class RecordReader:
                 continue
             self._fetchers.add(fetcher)
             threading.Thread(target=fetcher.run, daemon=True).start()
+
+    def _by_leader(self, partitions: set[TopicPartition]) -> dict[int, list[TopicPartition]]:
+        """The partitions of each leader, without those of topics that were deleted."""
+        while partitions:
+            try:
+                return self._cluster.by_leader(partitions)
+            except NoSuchTopic as failure:
+                deleted = {partition for partition in self._positions if partition.topic == failure.topic}
+                if self._on_deleted is None or deleted == self._positions.keys():
+                    raise
+                for partition in deleted:
+                    self.drop(partition)
+                self._on_deleted(failure.topic)
+                partitions = partitions - deleted
+        return {}
 
     def _on_failure(self, fetcher: _Fetcher, failure: Exception) -> None:
         if fetcher in self._fetchers:

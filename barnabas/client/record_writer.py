@@ -19,7 +19,7 @@ import queue
 import struct
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -214,11 +214,11 @@ class RecordWriter:
             is_transactional=self._options.transactional_id is not None,
         )
 
-    def _by_leader(self, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
+    def _by_leader(self, partitions: Collection[TopicPartition]) -> dict[int, list[TopicPartition]]:
+        if unknown := {partition.topic for partition in partitions} - self._leaders.keys():
+            self._leaders |= self._cluster.leaders_of(dict.fromkeys(unknown, ()))
         found: dict[int, list[TopicPartition]] = {}
         for partition in partitions:
-            if partition.topic not in self._leaders:
-                self._leaders[partition.topic] = self._cluster.leaders(partition.topic, ())
             found.setdefault(leader_of(partition, self._leaders[partition.topic]), []).append(partition)
         return found
 

@@ -1,4 +1,4 @@
-"""The verbs consume and produce as users run them: exit codes, signals, closed pipes, what is imported."""
+"""The verbs consume and produce as users run them: exit codes, signals, closed pipes, what is imported and asked."""
 
 from __future__ import annotations
 
@@ -8,11 +8,19 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 
 from barnabas import Broker
+from barnabas.cli.offset_ranges import parse_range, resolve
+from barnabas.cli.partition_choice import PartitionChoice
+from barnabas.client.cluster import Cluster
+from barnabas.client.record_reader import RecordReader
+from barnabas.client.record_writer import RecordWriter
+from barnabas.client.topic_partition import TopicPartition
+from barnabas.client.wire import Api, Fields
 from tests.cli.running import COMMAND, TIMEOUT_S, barnabas, running, values
 from tests.cli.test_copy import KEEP
 from tests.support import hostile_records
@@ -357,6 +365,37 @@ def test_requests_have_the_client_id_of_the_settings() -> None:
         for api in ("Produce", "Fetch", "ListOffsets", "InitProducerId"):
             (line, *_) = [line for line in broker.log().splitlines() if f"slow request: {api}" in line]
             assert "(client reports at " in line
+
+
+class CountingCluster(Cluster):
+    """Counts what is asked of any node."""
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__([(broker.host, broker.port)], {})
+        self.asked: Counter[Api] = Counter()
+
+    def ask(self, api: Api, body: bytes) -> Fields:
+        self.asked[api] += 1
+        return super().ask(api, body)
+
+
+def test_many_topics_are_written_and_read_with_a_few_metadata_requests(broker: Broker) -> None:
+    """There were two for each topic that is written, and four for each that is read."""
+    topics = [f"many-{number}" for number in range(50)]
+    with RawClient(broker.bootstrap) as client:
+        create(client, *topics)
+    cluster = CountingCluster(broker)
+    writer = RecordWriter(cluster)
+    for topic in topics:
+        writer.append(TopicPartition(topic, 0), None, topic.encode())
+    writer.close()
+    assert cluster.asked[Api.METADATA] <= 2
+    cluster = CountingCluster(broker)
+    partitions = PartitionChoice(cluster, ["many-.*"], is_regex=True, partitions=None).find()
+    reader = RecordReader(cluster, resolve(cluster, partitions, parse_range("start"), committed=True, follow=False))
+    found = [record.value for page in reader.pages() if page is not None for record in page.records]
+    assert sorted(value.decode() for value in found if value is not None) == sorted(topics)
+    assert cluster.asked[Api.METADATA] <= 6
 
 
 def test_arguments_are_bytes_where_records_are(broker: Broker) -> None:

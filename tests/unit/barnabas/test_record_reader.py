@@ -53,8 +53,10 @@ class TrimmedCluster(Cluster):
     def __init__(self) -> None:
         self.fetches = threading.Semaphore(0)
 
-    def leaders(self, topic: str, needed: Collection[int] | None = None, *, may_create: bool = False) -> dict[int, int]:
-        return {0: 1, 1: 1}
+    def leaders_of(
+        self, topics: Mapping[str, Collection[int] | None], *, may_create: bool = False
+    ) -> dict[str, dict[int, int]]:
+        return {topic: {0: 1, 1: 1} for topic in topics}
 
     def connect(self, node_id: int) -> Node:
         return TrimmedLeader(self.fetches)

@@ -6,6 +6,7 @@ RULES    1. A daemon verb runs in this process with the daemon's folder first on
          3. A parent that starts a daemon (`barnabas.Broker`) passes the read end of a pipe by its number in
             BARNABAS_PARENT_PIPE. When the write end is closed, the daemon gets SIGTERM, and SIGKILL after GRACE_S.
          4. With _BARNABAS_COMPLETE set, a shell asks for completions.
+         5. Ctrl-C before a verb has its own signal handlers ends it without a stack trace.
 NOT HERE The daemon's verbs (`broker/cli.py`), the other verbs (the modules of USER_VERBS).
 """
 
@@ -37,6 +38,7 @@ USER_VERBS = {
 }
 PARENT_PIPE = "BARNABAS_PARENT_PIPE"
 GRACE_S = 10.0
+_INTERRUPTED = 130
 
 USAGE = """\
 usage: barnabas VERB [OPTION]...
@@ -79,10 +81,16 @@ barnabas --version prints the version and the build.
 
 def main(argv: list[str] | None = None) -> int:
     """Runs one verb; returns the exit code."""
+    try:
+        return _run(sys.argv[1:] if argv is None else argv)
+    except KeyboardInterrupt:  # rule 5
+        return _INTERRUPTED
+
+
+def _run(args: list[str]) -> int:
     if "_BARNABAS_COMPLETE" in os.environ:
         found: int = import_module("barnabas.cli.shell.completion").complete(os.environ["_BARNABAS_COMPLETE"])
         return found
-    args = sys.argv[1:] if argv is None else argv
     verb = args[0] if args else "--help"
     if verb in DAEMON_VERBS:
         return _run_daemon(args)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -27,6 +29,13 @@ def test_an_unknown_verb_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     """One line, exit code 2."""
     assert main(["frobnicate"]) == 2
     assert capsys.readouterr().err == "barnabas: there is no verb 'frobnicate'; barnabas --help lists them.\n"
+
+
+@pytest.mark.parametrize("verb", ["topics", "doctor"])
+def test_ctrl_c_while_a_verb_is_imported_is_no_stack_trace(verb: str) -> None:
+    """Which takes longer than all else that most verbs do."""
+    with mock.patch("barnabas.__main__.import_module", side_effect=KeyboardInterrupt):
+        assert main([verb]) == 128 + signal.SIGINT
 
 
 def test_a_repository_runs_its_own_daemon_files() -> None:

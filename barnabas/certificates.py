@@ -7,6 +7,7 @@ RULES    1. The subject of a certificate is CN=NAME. Nodes are servers and clien
          2. An issued certificate is kept if it has the wanted names and does not expire soon; otherwise it is replaced, with
             a new key. So the same call twice changes nothing. A file of another authority is never replaced.
          3. Files with a key have mode 0600 from the first byte on, and appear complete or not at all.
+         4. Of several processes that need an authority in one folder, one creates it, on file systems that have locks.
 NOT HERE The command line (`certs_command.py`). Why other modules do not import the package `cryptography`:
          docs/decisions/0073.
 """
@@ -14,11 +15,13 @@ NOT HERE The command line (`certs_command.py`). Why other modules do not import 
 from __future__ import annotations
 
 import datetime as dt
+import fcntl
 import ipaddress
 import os
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -99,6 +102,11 @@ class CertificateAuthority:
             OSError: the folder cannot be written.
         """
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with _locked(folder):
+            return cls._open_or_create(folder)
+
+    @classmethod
+    def _open_or_create(cls, folder: Path) -> Self:
         certificate_path, key_path = folder / "ca.pem", folder / "ca.key"
         if certificate_path.exists() != key_path.exists():
             missing = key_path if certificate_path.exists() else certificate_path
@@ -174,6 +182,18 @@ class CertificateAuthority:
         if names:
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
         return builder.sign(self._key, hashes.SHA256())
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keeps other processes out of a folder for a `with` block (rule 4)."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _build_authority(key: ec.EllipticCurvePrivateKey) -> x509.Certificate:

@@ -6,14 +6,17 @@ import errno
 import ssl
 import stat
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
+from threading import Barrier, BrokenBarrierError
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
-from barnabas.certificates import CertificateAuthority, CertificateError
+from barnabas.certificates import CertificateAuthority, CertificateError, _build_authority
 from barnabas.certs_command import main
 
 NODE = ("--node", "node1=localhost,127.0.0.1,::1")
@@ -53,6 +56,23 @@ def subject_of(peer: ssl.SSLObject) -> dict[str, str]:
     """The subject of the certificate that the other side has shown."""
     certificate: Any = peer.getpeercert()
     return dict(part[0] for part in certificate["subject"])
+
+
+def test_two_commands_at_once_have_one_authority(tmp_path: Path) -> None:
+    """Each made its own, and the certificates of one of them were worth nothing."""
+    both_create = Barrier(2, timeout=0.5)
+
+    def build(key: Any) -> Any:
+        with suppress(BrokenBarrierError):  # with the lock the other one waits
+            both_create.wait()
+        return _build_authority(key)
+
+    with patch("barnabas.certificates._build_authority", build), ThreadPoolExecutor(2) as threads:
+        found = list(threads.map(CertificateAuthority.open_or_create, [tmp_path] * 2))
+    assert sorted(authority.is_new for authority in found) == [False, True]
+    for name, authority in zip("ab", found, strict=True):
+        authority.issue_client(name)
+    assert run(tmp_path, "--client", "a", "--client", "b") == 0
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "::1"])

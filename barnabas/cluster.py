@@ -69,7 +69,7 @@ class Cluster(Service):
     ) -> None:
         _check_arguments(nodes, controllers, settings or {})
         self._is_temporary, self._owner = data_dir is None, os.getpid()
-        self.folder = Path(tempfile.mkdtemp(prefix="barnabas-cluster-") if data_dir is None else data_dir)
+        self.folder = Path(tempfile.mkdtemp(prefix="barnabas-cluster-") if data_dir is None else data_dir).absolute()
         if self._is_temporary:
             weakref.finalize(self, remove_folder, self.folder, self._owner)
         try:

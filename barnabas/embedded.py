@@ -10,7 +10,7 @@ RULES    1. Nothing of the daemon is imported here: it is another process with a
             its parent has the write end. (A parent-death signal would be sent when the starting *thread* ends.)
          4. A temporary directory is deleted by `close()`, at the end of the `with` block, when a broker object without a
             running daemon is garbage-collected, and at the exit of this process.
-         5. A restarted broker keeps its port and data.
+         5. A restarted broker keeps its port and data, also if this process has changed its working directory.
          6. The daemon has a process group of its own: Ctrl-C in the terminal interrupts this process, not the daemon.
          7. A forked process leaves the daemon and its data alone.
          8. Only the standard library is used; certificates need `cryptography`.
@@ -103,7 +103,7 @@ class Broker(Service):
         self._folder = Path(tempfile.mkdtemp(prefix="barnabas-"))
         self._owner = os.getpid()
         weakref.finalize(self, remove_folder, self._folder, self._owner)
-        self.data_dir = self._folder / "data" if data_dir is None else Path(data_dir)
+        self.data_dir = self._folder / "data" if data_dir is None else Path(data_dir).absolute()
         self.log_path = self._folder / "broker.log"
         self._security = None if security is None else BrokerSecurity(security, self._folder / "certs", host)
         self._process: subprocess.Popen[bytes] | None = None

@@ -17,6 +17,7 @@ import pytest
 import barnabas
 from barnabas.__main__ import PARENT_PIPE as PIPE_THAT_THE_DAEMON_READS
 from barnabas.client.client_settings import read_properties, security_of
+from barnabas.cluster import Cluster
 from barnabas.embedded import PARENT_PIPE, Broker, BrokerError
 from barnabas.security import SecurityError
 
@@ -124,6 +125,18 @@ def test_the_command_line_has_directory_address_and_settings(tmp_path: Path) -> 
     ]
     broker.close()
     assert tmp_path.exists(), "a directory that was handed in is the user's"
+
+
+def test_a_relative_directory_is_that_of_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test changed its working directory and restarted the broker, which was empty then: its directory was another one."""
+    (other := tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    broker, cluster = Broker("data"), Cluster(1, data_dir="cluster")
+    monkeypatch.chdir(other)
+    for node, folder in ((broker, tmp_path / "data"), (cluster.nodes[1], tmp_path / "cluster" / "node-1")):
+        command = node._command()
+        assert command[command.index("--data-dir") + 1] == str(folder)
+    assert cluster.nodes[1].log_path == tmp_path / "cluster" / "node-1.log"
 
 
 def test_close_deletes_a_temporary_directory() -> None:

@@ -1,6 +1,7 @@
 """`barnabas top`: what a cluster does now, as a live view, or once for programs.
 
-RULES    1. Rates are between two samples. The live view goes on when a sample fails, and shows why.
+RULES    1. Rates are between two samples. The live view goes on when a sample fails, and shows why. A terminal that cannot move
+            its cursor (TERM=dumb) has no live view.
          2. rich is imported on a terminal only.
 """
 
@@ -55,12 +56,12 @@ def top(
 ) -> None:
     """Watch a cluster. Shows topics, groups with lag, nodes, and with --metrics requests and connections.
 
-    Without a terminal, and with --json, it prints a view for each interval until it is interrupted.
+    Without a terminal, on a dumb one, and with --json, it prints a view for each interval until it is interrupted.
     """
     pause_s = max(0.1, duration_ms("--interval", interval) / 1000)
     with cluster.connect() as client:
         before = _sample(client, pages, internal=internal)
-        if once or as_json or not sys.stdout.isatty():
+        if once or as_json or not _has_live_view():
             while True:
                 time.sleep(pause_s)
                 after = _sample(client, pages, internal=internal)
@@ -69,6 +70,15 @@ def top(
                 if once:
                     return
         _watch(client, before, pause_s, pages, internal=internal)
+
+
+def _has_live_view() -> bool:
+    """Whether standard output is a terminal that can replace what it shows."""
+    if not sys.stdout.isatty():
+        return False
+    from rich.console import Console
+
+    return not Console().is_dumb_terminal
 
 
 def _sample(client: Client, pages: tuple[str, ...], *, internal: bool) -> Both:

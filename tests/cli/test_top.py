@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import select
 import signal
 import subprocess
 from collections.abc import Iterable, Iterator
@@ -102,6 +103,23 @@ def test_top_runs_on_a_terminal_until_it_is_interrupted(verbs: Verbs) -> None:
     assert b"[/x]\\x1b[5m" in shown
     assert b"\x1b[5m" not in shown
     assert b"Traceback" not in shown
+
+
+def test_a_dumb_terminal_gets_one_view_after_the_other(verbs: Verbs) -> None:
+    """It stayed empty: rich draws no live view there."""
+    ours, theirs = pty.openpty()
+    command = [*COMMAND, "top", "-b", verbs.bootstrap, "--interval", "100ms"]
+    environment = {**os.environ, "TERM": "dumb"}
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        try:
+            shown = b""
+            while shown.count(b"RECORDS-PER-S") < 2:
+                assert select.select([ours], [], [], 20)[0], "it shows nothing more"
+                shown += _read(ours)
+        finally:
+            process.kill()
+            os.close(ours)
 
 
 def _read(terminal: int) -> bytes:

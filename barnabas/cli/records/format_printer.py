@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import struct
 from base64 import b64encode
 from collections.abc import Callable, Iterable
@@ -44,6 +45,8 @@ _TEXT_MODIFIERS: dict[str, Callable[[bytes], bytes]] = {
     "json": lambda data: json.dumps(data.decode(errors="replace"), ensure_ascii=False).encode(),
 }
 _UNPACKED = {"b": "b", "B": "B", "h": "h", "H": "H", "i": "i", "I": "I", "q": "q", "Q": "Q"}
+_OWN_TIMES = re.compile(r"\.000|%.")
+"""What is not left to strftime; %% is none of it."""
 _GO_LAYOUT = (
     *(("2006", "%Y"), ("January", "%B"), ("Jan", "%b"), ("01", "%m"), ("02", "%d"), ("Monday", "%A"), ("Mon", "%a")),
     *(("15", "%H"), ("03", "%I"), ("04", "%M"), ("05", "%S"), ("PM", "%p"), ("Z07:00", "Z"), ("MST", "UTC")),
@@ -227,7 +230,8 @@ def _moment(part: Part) -> Piece:
             found = datetime.fromtimestamp(printed.record.timestamp / 1000, UTC)
         except (ValueError, OverflowError, OSError):
             return str(printed.record.timestamp).encode()  # a year that the calendar does not have
-        milliseconds = f"{printed.record.timestamp % 1000:03}"
-        return found.strftime(layout.replace(".000", f".{milliseconds}")).encode()
+        seconds, milliseconds = divmod(printed.record.timestamp, 1000)
+        known = {".000": f".{milliseconds:03}", "%s": str(seconds)}  # %s of strftime is of the machine's time zone
+        return found.strftime(_OWN_TIMES.sub(lambda one: known.get(one[0], one[0]), layout)).encode()
 
     return moment

@@ -56,6 +56,17 @@ def test_a_format_prints(layout: str, expected: bytes) -> None:
     assert printed(layout, FULL) == expected
 
 
+def test_seconds_since_1970_are_the_same_in_each_time_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """strftime took the UTC time for one of the machine's zone."""
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        assert printed("%d{strftime[%s %%s%H %s]}", FULL) == b"1767225600 %s00 1767225600"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
 @pytest.mark.parametrize(("field", "largest"), [("byte", 254), ("little16", 65_534)])
 def test_a_binary_size_has_no_sign_and_must_fit(field: str, largest: int) -> None:
     """A size of 200 was read as -56: as null, and the value as the next records."""

@@ -5,7 +5,7 @@
 
 RULES    1. The broker starts when the first test requests it.
          2. With `--kafka-bootstrap HOST:PORT` the tests use a running broker, for example Apache Kafka.
-         3. Topic names are unique across test runs.
+         3. Topic names are unique across test runs. Topics of a broker that is not ours are deleted after their test.
          4. A project chooses the security of the closed broker with its own fixture `kafka_security`.
 """
 
@@ -16,6 +16,8 @@ import os
 import re
 import secrets
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
 
 import pytest
 
@@ -79,12 +81,16 @@ def kafka_secure_broker(pytestconfig: pytest.Config, kafka_security: Security) -
 
 
 @pytest.fixture
-def kafka_topic(kafka_broker: Broker | ForeignBroker, request: pytest.FixtureRequest) -> str:
+def kafka_topic(kafka_broker: Broker | ForeignBroker, request: pytest.FixtureRequest) -> Iterator[str]:
     """The name of a new topic with four partitions."""
     test = re.sub(r"[^A-Za-z0-9._-]+", "-", request.node.name).strip("-.")[:150]
     name = f"{test}-{_RUN}-{next(_numbers)}"
-    _create_topic(kafka_broker.bootstrap, name)
-    return name
+    with _admin(kafka_broker.bootstrap) as admin:
+        _create_topic(admin, name)
+    yield name
+    if isinstance(kafka_broker, ForeignBroker):
+        with _admin(kafka_broker.bootstrap) as admin:
+            admin.delete_topics([name])
 
 
 def _settings(pytestconfig: pytest.Config) -> dict[str, str]:
@@ -98,13 +104,18 @@ def _settings(pytestconfig: pytest.Config) -> dict[str, str]:
     return settings
 
 
-def _create_topic(bootstrap: str, name: str) -> None:
+@contextmanager
+def _admin(bootstrap: str) -> Iterator[Any]:
+    """A client that creates and deletes topics."""
     try:
-        from kafka.admin import KafkaAdminClient, NewTopic
+        from kafka.admin import KafkaAdminClient
     except ImportError:
         pytest.skip("the fixture kafka_topic needs a client to create topics with: pip install kafka-python")
-    admin = KafkaAdminClient(bootstrap_servers=bootstrap)
-    try:
-        admin.create_topics([NewTopic(name=name, num_partitions=PARTITIONS, replication_factor=1)])
-    finally:
-        admin.close()
+    with closing(KafkaAdminClient(bootstrap_servers=bootstrap)) as admin:
+        yield admin
+
+
+def _create_topic(admin: Any, name: str) -> None:
+    from kafka.admin import NewTopic
+
+    admin.create_topics([NewTopic(name=name, num_partitions=PARTITIONS, replication_factor=1)])

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 import barnabas
 from tests.support.librdkafka import read_to_end
@@ -27,6 +28,15 @@ def test_the_example_of_the_fixtures_passes(tmp_path: Path) -> None:
     (tmp_path / "test_example.py").write_text(EXAMPLES[0])
     outcome = run("-m", "pytest", "-q", "test_example.py", cwd=tmp_path)
     assert "1 passed" in outcome.stdout, outcome.stdout + outcome.stderr
+
+
+def test_nothing_is_left_in_an_existing_cluster(tmp_path: Path) -> None:
+    """Each test left a topic with four partitions there."""
+    (tmp_path / "test_example.py").write_text(EXAMPLES[0])
+    with barnabas.Broker() as broker:
+        outcome = run("-m", "pytest", "-q", "--kafka-bootstrap", broker.bootstrap, "test_example.py", cwd=tmp_path)
+        assert "1 passed" in outcome.stdout, outcome.stdout + outcome.stderr
+        assert not list(AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=30).topics)
 
 
 def test_the_example_of_the_context_manager_runs(tmp_path: Path) -> None:

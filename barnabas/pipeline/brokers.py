@@ -40,13 +40,15 @@ REQUEST_TIMEOUT_S = 30.0
 RETRY_PAUSE_S = 0.2
 RETRIABLE_LEADER_ERRORS = (
     "_NOENT",
+    "UNKNOWN_TOPIC_OR_PART",
+    "OFFSET_NOT_AVAILABLE",
     "FENCED_LEADER_EPOCH",
     "UNKNOWN_LEADER_EPOCH",
     "NOT_LEADER_FOR_PARTITION",
     "LEADER_NOT_AVAILABLE",
     "NETWORK_EXCEPTION",
 )
-"""Errors of requests to stale leaders, or whose broker dies; the client does not refresh its metadata by itself."""
+"""Errors of stale and of new leaders, or if a broker dies; the client does not refresh its metadata by itself."""
 NO_ANSWER_ERRORS = (
     "_TIMED_OUT",
     "_TIMED_OUT_QUEUE",

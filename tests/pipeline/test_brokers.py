@@ -85,6 +85,29 @@ def test_records_are_deleted_when_the_leader_is_known_again(kafka_broker: Any, m
     assert brokers.beginning_offsets([tp]) == {tp: 2}
 
 
+@pytest.mark.parametrize("code", [KafkaError.OFFSET_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART])
+def test_offsets_are_asked_again_until_a_new_leader_knows_them(
+    kafka_broker: Any, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """A leader that was just elected has no high watermark yet; one of a new partition may not know it yet."""
+    monkeypatch.setattr(brokers_module, "RETRY_PAUSE_S", 0.001)
+    brokers = create(kafka_broker.bootstrap, f"new-leader-{code}", partitions=1)
+    tp = TopicPartition(f"new-leader-{code}", 0)
+    really = brokers._admin.list_offsets
+    refused: list[Any] = []
+
+    def refuse_once(specs: Any, **options: Any) -> dict[Any, Future[Any]]:
+        if refused:
+            return really(specs, **options)
+        answer: Future[Any] = Future()
+        answer.set_exception(KafkaException(KafkaError(code)))
+        refused.append(answer)
+        return dict.fromkeys(specs, answer)
+
+    monkeypatch.setattr(brokers._admin, "list_offsets", refuse_once)
+    assert brokers.end_offsets([tp]) == {tp: 0}
+
+
 def test_offsets_are_asked_again_after_a_lost_connection(kafka_broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """librdkafka's result has no error then, and the offset OFFSET_INVALID."""
     monkeypatch.setattr(brokers_module, "RETRY_PAUSE_S", 0.001)

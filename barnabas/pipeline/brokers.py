@@ -120,6 +120,8 @@ class Brokers:
     def find_topics(self, names: Collection[str], pattern: str | None = None) -> dict[str, Topic]:
         """Returns these topics and all that match the pattern. Raises JobError if one is missing or none matches."""
         chosen = set(names)
+        if "" in chosen:
+            raise JobError("The name of a topic is empty: name a topic.")
         if pattern is not None:
             chosen |= {name for name in self._names() if re.fullmatch(pattern, name) and not name.startswith("__")}
             if not chosen:

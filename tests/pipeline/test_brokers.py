@@ -108,6 +108,12 @@ def test_offsets_are_asked_again_until_a_new_leader_knows_them(
     assert brokers.end_offsets([tp]) == {tp: 0}
 
 
+def test_an_empty_topic_name_is_refused(kafka_broker: Any) -> None:
+    brokers = Brokers(BrokerSettings(bootstrap=kafka_broker.bootstrap))
+    with pytest.raises(JobError, match="The name of a topic is empty"):
+        brokers.find_topics([""])
+
+
 def test_offsets_are_asked_again_after_a_lost_connection(kafka_broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """librdkafka's result has no error then, and the offset OFFSET_INVALID."""
     monkeypatch.setattr(brokers_module, "RETRY_PAUSE_S", 0.001)

@@ -115,7 +115,7 @@ class Brokers:
 
     def cluster_id(self) -> str:
         """Returns the cluster id."""
-        return str(self._result(self._admin.describe_cluster(request_timeout=REQUEST_TIMEOUT_S)).cluster_id)
+        return str(self._ask(lambda: self._admin.describe_cluster(request_timeout=REQUEST_TIMEOUT_S)).cluster_id)
 
     def find_topics(self, names: Collection[str], pattern: str | None = None) -> dict[str, Topic]:
         """Returns these topics and all that match the pattern. Raises JobError if one is missing or none matches."""
@@ -155,9 +155,7 @@ class Brokers:
 
     def leader(self, tp: TopicPartition) -> tuple[str, int]:
         """Returns host and port of the partition's leader."""
-        answer = self._admin.describe_topics(TopicCollection([tp.topic]))[tp.topic]
-        found = self._result(answer, f"Describe on topic {tp.topic}")
-        node = found.partitions[tp.partition].leader
+        node = self._describe_topic(tp.topic).partitions[tp.partition].leader
         if node is None:
             raise JobError(f"{tp} has no leader now: try again.")
         return str(node.host), int(node.port)
@@ -195,9 +193,11 @@ class Brokers:
     def topic_configs(self, topic: str) -> dict[str, str]:
         """Returns the topic's configs, including defaults."""
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-        described = self._admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)[resource]
-        answer = self._result(described, f"DescribeConfigs on topic {topic}")
-        return {name: entry.value for name, entry in answer.items()}
+        found = self._ask(
+            lambda: self._admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)[resource],
+            f"DescribeConfigs on topic {topic}",
+        )
+        return {name: entry.value for name, entry in found.items()}
 
     def create_topic(self, name: str, partitions: int, replication: int, configs: Mapping[str, str]) -> None:
         """Creates a topic with these configs and waits for the response; `replication` -1 is the broker's default."""
@@ -271,19 +271,24 @@ class Brokers:
 
     def _names(self) -> set[str]:
         try:
-            return set(self._admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics)
+            return set(_repeated(lambda: self._admin.list_topics(timeout=REQUEST_TIMEOUT_S)).topics)
         except KafkaException as failure:
             raise self._error(failure.args[0]) from failure
 
     def _describe(self, name: str) -> Topic:
-        futures = self._admin.describe_topics(TopicCollection([name]), request_timeout=REQUEST_TIMEOUT_S)
+        found = self._describe_topic(name)
+        return Topic(name, str(found.topic_id), len(found.partitions))
+
+    def _describe_topic(self, name: str) -> Any:
+        def ask() -> Any:
+            return self._admin.describe_topics(TopicCollection([name]), request_timeout=REQUEST_TIMEOUT_S)[name]
+
         try:
-            found = futures[name].result(REQUEST_TIMEOUT_S + CONNECT_TIMEOUT_S)
+            return _repeated(lambda: _answer_in(ask()))
         except KafkaException as failure:
             if failure.args[0].name() == "UNKNOWN_TOPIC_OR_PART":
                 raise JobError(f"There is no topic {name} at {self.bootstrap}.") from failure
             raise self._error(failure.args[0], f"Describe on topic {name}") from failure
-        return Topic(name, str(found.topic_id), len(found.partitions))
 
     def _offsets(
         self,
@@ -314,7 +319,7 @@ class Brokers:
                 for at, answer in answers.items():
                     topic = at.topic
                     tp = TopicPartition(at.topic, at.partition)
-                    found[tp] = offset_in(answer.result(REQUEST_TIMEOUT_S + CONNECT_TIMEOUT_S))
+                    found[tp] = offset_in(_answer_in(answer))
             except KafkaException as failure:
                 if failure.args[0].name() not in RETRIABLE_LEADER_ERRORS or time.monotonic() > deadline:
                     raise self._error(failure.args[0], f"{right} on topic {topic}") from failure
@@ -330,9 +335,16 @@ class Brokers:
             name = missing[0]
             raise JobError(f"There is no topic {name} at {self.bootstrap}, or it denies Describe on topic {name}.")
 
+    def _ask(self, ask: Callable[[], Any], right: str = "") -> Any:
+        """The answer to a request that changes nothing."""
+        try:
+            return _repeated(lambda: _answer_in(ask()))
+        except KafkaException as failure:
+            raise self._error(failure.args[0], right) from failure
+
     def _result(self, future: Any, right: str = "") -> Any:
         try:
-            return future.result(REQUEST_TIMEOUT_S + CONNECT_TIMEOUT_S)
+            return _answer_in(future)
         except KafkaException as failure:
             raise self._error(failure.args[0], right) from failure
 
@@ -343,6 +355,22 @@ class Brokers:
         if error.name() in NO_ANSWER_ERRORS:
             return JobError(f"The broker at {self.bootstrap} does not answer ({error.str()}): {TRY_LATER}.")
         return JobError(f"The broker at {self.bootstrap} refused: {error.str()}.")
+
+
+def _repeated(ask: Callable[[], Any]) -> Any:
+    """The answer to a request that changes nothing; if its broker dies before it answers, another one is asked."""
+    deadline = time.monotonic() + REQUEST_TIMEOUT_S
+    while True:
+        try:
+            return ask()
+        except KafkaException as failure:
+            if failure.args[0].name() != "_TRANSPORT" or time.monotonic() > deadline:
+                raise
+        time.sleep(RETRY_PAUSE_S)
+
+
+def _answer_in(future: Any) -> Any:
+    return future.result(REQUEST_TIMEOUT_S + CONNECT_TIMEOUT_S)
 
 
 def _offset_in(answer: Any) -> int:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from types import SimpleNamespace
@@ -63,6 +66,28 @@ def test_offsets_are_found_after_a_restart() -> None:
         broker.kill()
         broker.start()
         assert brokers.end_offsets(partitions) == dict.fromkeys(partitions, 0)
+
+
+def test_requests_are_repeated_when_their_broker_dies_before_it_answers() -> None:
+    with Broker() as broker:
+        brokers = Brokers(BrokerSettings(bootstrap=broker.bootstrap))
+        brokers.create_topic("t", 1, 1, {})
+        requests: list[Callable[[], Any]] = [
+            brokers.cluster_id,
+            lambda: brokers.find_topics(["t"])["t"].partitions,
+            lambda: brokers.exists("t"),
+            lambda: brokers.topic_configs("t")["cleanup.policy"],
+            lambda: brokers.leader(TopicPartition("t", 0))[1],
+        ]
+        expected = [request() for request in requests]
+        os.kill(broker.pid, signal.SIGSTOP)
+        with ThreadPoolExecutor(len(requests)) as pool:
+            answers = [pool.submit(request) for request in requests]
+            with pytest.raises(FutureTimeout):
+                answers[0].result(1)
+            broker.kill()
+            broker.start()
+            assert [answer.result(60) for answer in answers] == expected
 
 
 def test_records_are_deleted_when_the_leader_is_known_again(kafka_broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,10 @@ from barnabas.client.errors import ClientError
 
 MAX_MESSAGE_CHARS = 400
 
+_DELETED_RECORDS = re.compile(
+    r"OffsetOutOfRangeException|Some data may have been lost because they are not available in Kafka"
+)
+
 _KNOWN = (
     (
         re.compile(r"UNRESOLVED DEPENDENCIES|unresolved dependency"),
@@ -31,6 +35,10 @@ _KNOWN = (
     (
         re.compile(r"SaslAuthenticationException: (.+)"),
         r"The broker refused Spark's login: \1",
+    ),
+    (
+        _DELETED_RECORDS,
+        "The broker deleted records while Spark read them: run the job again.",
     ),
     (
         re.compile(r"FAILED_READ_FILE\.FILE_NOT_EXIST"),
@@ -88,6 +96,11 @@ class JobError(ClientError):
 def denied(where: str, right: str) -> JobError:
     """The error of a right that the user of the job does not have, such as `Read on topic flights`."""
     return JobError(f"The broker at {where} denies the job {right}: grant it with kafka-acls.")
+
+
+def tells_of_deleted_records(failure: BaseException) -> bool:
+    """Whether a failure of Spark says that the broker no longer has records that it should read."""
+    return _DELETED_RECORDS.search(str(failure)) is not None
 
 
 def describe_failure(failure: BaseException, log: str = "") -> str:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 
 from pyspark import StorageLevel
@@ -29,6 +29,7 @@ from barnabas.client.topic_partition import TopicPartition
 from barnabas.pipeline.brokers import Brokers, Span, Topic
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.data_files import isolated_session
+from barnabas.pipeline.jobs.round_changes import skipping_deleted_records
 from barnabas.pipeline.jobs.rounds import RoundSettings, plan_round, start_positions
 from barnabas.pipeline.kafka.kafka_source import read_spans
 from barnabas.pipeline.reporting.reporter import OnStep
@@ -121,11 +122,14 @@ class _Run:
                 return self._report()
             began = time.monotonic()
             is_last = all(span.end == ends[tp] for tp, span in spans.items())
-            records = self._round(spans, drop_deleted=is_last or topic.partitions == 1)
-            read = self._next_offsets()
-            step = {"version": self.state.version, "records": records, "rows": self.state.rows}
-            behind = sum(end - read.get(tp, positions[tp].start) for tp, end in ends.items())
-            self.on_step({**step, "seconds": round(time.monotonic() - began, 3), "behind": behind})
+            with skipping_deleted_records(
+                self.settings, spans, partial(brokers.beginning_offsets, partitions), self.versions.clean_up
+            ):
+                records = self._round(spans, drop_deleted=is_last or topic.partitions == 1)
+                read = self._next_offsets()
+                step = {"version": self.state.version, "records": records, "rows": self.state.rows}
+                behind = sum(end - read.get(tp, positions[tp].start) for tp, end in ends.items())
+                self.on_step({**step, "seconds": round(time.monotonic() - began, 3), "behind": behind})
 
     def _report(self) -> TableReport:
         folder, state = str(self.versions.folder), self.state

@@ -35,6 +35,7 @@ from barnabas.pipeline.jobs.aggregate.measures import check_distinct_names, pars
 from barnabas.pipeline.jobs.aggregate.watermark import watermark
 from barnabas.pipeline.jobs.aggregate.windows import COUNTED, LEFT_OUT, MALFORMED, OWN_COLUMNS, TIMELESS, WindowSpec
 from barnabas.pipeline.jobs.data_files import isolated_session
+from barnabas.pipeline.jobs.round_changes import skipping_deleted_records
 from barnabas.pipeline.jobs.rounds import ContinuousSettings, StartPosition, plan_round, start_positions
 from barnabas.pipeline.reporting.reporter import OnStep
 from barnabas.pipeline.settings import as_tuple, setting
@@ -207,18 +208,23 @@ class _Run:
         spans = plan_round(positions, ends, self.settings.max_offsets_per_trigger)
         if not spans:
             return False
+        lost = sum(positions[tp].lost for tp in spans)
+        behind = {tp: end - spans[tp].end if tp in spans else 0 for tp, end in ends.items()}
+        with skipping_deleted_records(self.settings, spans, self.source.beginning_offsets, self.versions.clean_up):
+            self._run_round(spans, behind, lost)
+        return True
+
+    def _run_round(self, spans: dict[TopicPartition, Span], behind: dict[TopicPartition, int], lost: int) -> None:
         started = time.monotonic()
         staged = self.versions.stage()
         records = decode(self.source.read(self.spark, spans), Decoding(**self.state.decoding))
         sums = self._materialize(windows.sum_round(windows.classify(records, self.spec), self.spec), staged / "round")
         counts, latest_us = _tally(sums, self.spec, self.state.watermark_us)
-        counts["lost"] = sum(positions[tp].lost for tp in spans)
-        behind = {tp: end - spans[tp].end if tp in spans else 0 for tp, end in ends.items()}
+        counts["lost"] = lost
         self._commit(staged, sums, self._next(spans, behind, counts, latest_us))
         self.counts += counts
         self._commit_progress()
         self._report_round(counts, sum(behind.values()), time.monotonic() - started)
-        return True
 
     def _next(
         self,

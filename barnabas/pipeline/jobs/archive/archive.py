@@ -25,6 +25,7 @@ from barnabas.pipeline.jobs.archive.compaction import compact
 from barnabas.pipeline.jobs.archive.sinks import open_sink
 from barnabas.pipeline.jobs.data_files import isolated_session, with_day
 from barnabas.pipeline.jobs.dead_letters import send_dead_letters
+from barnabas.pipeline.jobs.round_changes import skipping_deleted_records
 from barnabas.pipeline.jobs.rounds import ContinuousSettings, StartPosition, plan_round, start_positions
 from barnabas.pipeline.jobs.trim import trim
 from barnabas.pipeline.kafka.kafka_source import read_spans
@@ -213,10 +214,14 @@ class _Run:
         if not spans and positions.keys() <= self._manifest.ranges.keys():
             return False
         started = time.monotonic()
-        entry = self._write(spans, positions, topics)
-        self._sink.commit(self._manifest, entry)
-        archived_ends = self._manifest.end_offsets()
-        self._report_round(entry, sum(end - archived_ends[tp] for tp, end in ends.items()), time.monotonic() - started)
+        with skipping_deleted_records(
+            self.settings, spans, lambda: self.brokers.beginning_offsets(spans), lambda: recover(self.folder)
+        ):
+            entry = self._write(spans, positions, topics)
+            self._sink.commit(self._manifest, entry)
+            archived_ends = self._manifest.end_offsets()
+            behind = sum(end - archived_ends[tp] for tp, end in ends.items())
+            self._report_round(entry, behind, time.monotonic() - started)
         return True
 
     def _commit_progress(self) -> None:

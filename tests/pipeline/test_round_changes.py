@@ -1,4 +1,4 @@
-"""Rounds whose topic changes after they were planned: deleted records."""
+"""Rounds whose topic changes after they were planned: deleted records, and another topic of the same name."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pyspark.errors import PySparkException
 from barnabas.client.topic_partition import TopicPartition
 from barnabas.pipeline import AggregateSettings, ArchiveSettings, TableSettings, aggregate, archive, table
 from barnabas.pipeline.brokers import Brokers
-from barnabas.pipeline.errors import describe_failure
+from barnabas.pipeline.errors import JobError, describe_failure
 from barnabas.pipeline.jobs import table as table_module
 from barnabas.pipeline.jobs.aggregate import aggregate as aggregate_module
 from barnabas.pipeline.jobs.archive import archive as archive_module
 from barnabas.pipeline.settings import BrokerSettings
-from tests.pipeline.topics import minutes, send
+from tests.pipeline.topics import create, minutes, send
 
 pytestmark = pytest.mark.long
 
@@ -80,3 +80,24 @@ def test_a_round_continues_behind_records_that_are_deleted_while_it_reads(
     assert report.records == 20 - 4
     assert getattr(report, "lost", 4) == 4
     assert run().records == 0
+
+
+def test_records_of_a_topic_that_is_created_again_while_it_is_read_are_not_committed(
+    kafka_broker: Any, topic: str, job: tuple[Any, Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, run = job
+    brokers = Brokers(BrokerSettings(bootstrap=kafka_broker.bootstrap))
+    send(kafka_broker.bootstrap, topic, minutes(20))
+    assert run().records == 20
+
+    def replace_topic() -> None:
+        brokers.delete_topic(topic)
+        create(kafka_broker.bootstrap, topic)
+        send(kafka_broker.bootstrap, topic, minutes(60))
+
+    send(kafka_broker.bootstrap, topic, minutes(20))
+    after_the_plan(monkeypatch, module, replace_topic)
+    with pytest.raises(JobError, match=f"The topic {topic} was deleted and created again while it was read"):
+        run()
+    with pytest.raises(JobError, match=f"The topic {topic} was deleted and created again since it was read"):
+        run()

@@ -29,7 +29,7 @@ from barnabas.client.topic_partition import TopicPartition
 from barnabas.pipeline.brokers import Brokers, Span, Topic
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.data_files import isolated_session
-from barnabas.pipeline.jobs.round_changes import skipping_deleted_records
+from barnabas.pipeline.jobs.round_changes import check_not_replaced, skipping_deleted_records
 from barnabas.pipeline.jobs.rounds import RoundSettings, plan_round, start_positions
 from barnabas.pipeline.kafka.kafka_source import read_spans
 from barnabas.pipeline.reporting.reporter import OnStep
@@ -125,7 +125,7 @@ class _Run:
             with skipping_deleted_records(
                 self.settings, spans, partial(brokers.beginning_offsets, partitions), self.versions.clean_up
             ):
-                records = self._round(spans, drop_deleted=is_last or topic.partitions == 1)
+                records = self._round(brokers, topic, spans, drop_deleted=is_last or topic.partitions == 1)
                 read = self._next_offsets()
                 step = {"version": self.state.version, "records": records, "rows": self.state.rows}
                 behind = sum(end - read.get(tp, positions[tp].start) for tp, end in ends.items())
@@ -139,7 +139,7 @@ class _Run:
         """The start offsets of the next round."""
         return {TopicPartition(self.state.topic, int(number)): end for number, end in self.state.ends.items()}
 
-    def _round(self, spans: dict[TopicPartition, Span], *, drop_deleted: bool) -> int:
+    def _round(self, brokers: Brokers, topic: Topic, spans: dict[TopicPartition, Span], *, drop_deleted: bool) -> int:
         """Runs one round; returns its number of records."""
         records = read_spans(self.spark, self.settings, spans)
         version = self.state.version + 1
@@ -151,6 +151,7 @@ class _Run:
         rows = self.spark.read.schema(COLUMNS).parquet(str(staged)).count()
         ends = self.state.ends | {str(tp.partition): span.end for tp, span in spans.items()}
         state = dataclasses.replace(self.state, version=version, rows=rows, ends=ends)
+        check_not_replaced(brokers, [topic])
         self.versions.commit(staged, version, dataclasses.asdict(state))
         self.state = state
         self._rounds += 1

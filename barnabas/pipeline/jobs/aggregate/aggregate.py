@@ -269,6 +269,7 @@ class _Run:
         shutil.rmtree(staged / "round")
         rows = writer.counts()
         after = replace(after, windows=rows[FINAL] + rows[OPEN], final=rows[FINAL])
+        self.source.check_not_replaced()
         self.versions.commit(staged, after.version, asdict(after))
         self.state = after
 

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from barnabas.client.topic_partition import TopicPartition
 from barnabas.pipeline.brokers import Brokers, Span, Topic
 from barnabas.pipeline.errors import JobError
+from barnabas.pipeline.jobs.round_changes import check_not_replaced
 from barnabas.pipeline.kafka.kafka_source import read_spans
 from barnabas.pipeline.settings import BrokerSettings
 from barnabas.pipeline.spark.rows import in_spans
@@ -49,6 +50,10 @@ class TopicInput:
         """Commits the offsets for the group."""
         self._brokers.commit(group, ends)
 
+    def check_not_replaced(self) -> None:
+        """Raises JobError if the topic was created again since it was described."""
+        check_not_replaced(self._brokers, [self.topic])
+
     def _describe(self) -> Topic:
         return self._brokers.find_topics([self._name])[self._name]
 
@@ -81,6 +86,9 @@ class ArchiveInput:
 
     def publish_progress(self, group: str, ends: Mapping[TopicPartition, int]) -> None:
         """Does nothing."""
+
+    def check_not_replaced(self) -> None:
+        """Does nothing: an archive has one topic of a name."""
 
 
 InputSource = TopicInput | ArchiveInput

@@ -25,7 +25,7 @@ from barnabas.pipeline.jobs.archive.compaction import compact
 from barnabas.pipeline.jobs.archive.sinks import open_sink
 from barnabas.pipeline.jobs.data_files import isolated_session, with_day
 from barnabas.pipeline.jobs.dead_letters import send_dead_letters
-from barnabas.pipeline.jobs.round_changes import skipping_deleted_records
+from barnabas.pipeline.jobs.round_changes import check_not_replaced, skipping_deleted_records
 from barnabas.pipeline.jobs.rounds import ContinuousSettings, StartPosition, plan_round, start_positions
 from barnabas.pipeline.jobs.trim import trim
 from barnabas.pipeline.kafka.kafka_source import read_spans
@@ -218,6 +218,7 @@ class _Run:
             self.settings, spans, lambda: self.brokers.beginning_offsets(spans), lambda: recover(self.folder)
         ):
             entry = self._write(spans, positions, topics)
+            check_not_replaced(self.brokers, {topics[tp] for tp in spans})
             self._sink.commit(self._manifest, entry)
             archived_ends = self._manifest.end_offsets()
             behind = sum(end - archived_ends[tp] for tp, end in ends.items())

@@ -27,6 +27,8 @@ from barnabas.signals import Stopped, StopSignals
 AUDIT_FOUND_DIFFERENCES = 3
 """An exit code."""
 LOG = "spark.log"
+CONTEXT_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""PySpark's loggers, which need its own class."""
 DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
 """Errors of the disk that the user can fix, also if the exception names no file."""
 
@@ -86,7 +88,7 @@ def _run(job: Job, values: Mapping[str, Any], *, as_json: bool) -> int:
     scratch = Path(tempfile.mkdtemp(prefix=f"barnabas-{job.name}-"))
     succeeded = False
     try:
-        silence_py4j()
+        silence_spark()
         with StopSignals() as stopping:
             report = _run_in_session(job, settings, session_settings, reporter, scratch, stopping)
         succeeded = True
@@ -149,14 +151,17 @@ def _save_log(log: Path, job: str) -> str:
     return f"Spark's log is in {kept_log}."
 
 
-def silence_py4j() -> None:
-    """Silences py4j, which logs interruptions and a dead JVM with a traceback.
+def silence_spark() -> None:
+    """Silences py4j, which logs interruptions and a dead JVM with a traceback, and PySpark, which so logs refused expressions.
 
     The change is permanent: a py4j thread sends released objects to the JVM until the process ends.
     """
+    from pyspark.logger import PySparkLogger
+
     from barnabas.pipeline.session import ignore_closed_accumulators
 
-    logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
+    for logger in (logging.getLogger("py4j"), *map(PySparkLogger.getLogger, CONTEXT_LOGGERS)):
+        logger.setLevel(logging.CRITICAL + 1)
     logging.root.addFilter(_is_not_py4j)
     ignore_closed_accumulators()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -85,12 +86,34 @@ def test_help_shows_every_setting_with_its_default(capsys: pytest.CaptureFixture
 
 def test_py4j_logs_nothing(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """py4j also logs under the root logger; other records of the root logger stay."""
-    from barnabas.pipeline.job_runner import silence_py4j
+    from barnabas.pipeline.job_runner import silence_spark
 
     monkeypatch.setattr(logging.root, "filters", [])
     caplog.set_level(logging.NOTSET, "py4j")
-    silence_py4j()
+    silence_spark()
     for path in ("py4j/java_gateway.py", "others.py"):
         logging.root.handle(logging.LogRecord("root", logging.ERROR, path, 1, "run_command in %s", (path,), None))
     logging.getLogger("py4j.clientserver").error("the JVM is gone")
     assert [record.args for record in caplog.records] == [("others.py",)]
+
+
+@pytest.mark.parametrize("kind", ["DataFrame", "SQL"])
+def test_an_expression_that_spark_refuses_is_not_logged(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """PySpark logs such errors as JSON with Java's stack trace, before they are caught."""
+    from pyspark.errors import PySparkException
+    from pyspark.logger import PySparkLogger
+
+    from barnabas.pipeline.job_runner import silence_spark
+
+    context = SimpleNamespace(
+        contextType=lambda: SimpleNamespace(name=kind), callSite=lambda: "job.py:1", fragment=lambda: "nosuch"
+    )
+
+    class Refused(PySparkException):
+        def getQueryContext(self) -> Any:  # noqa: N802 - Spark's name
+            return [context]
+
+    caplog.set_level(logging.NOTSET, PySparkLogger.getLogger(f"{kind}QueryContextLogger").name)
+    silence_spark()
+    Refused("[UNRESOLVED_COLUMN] nosuch")._log_exception()
+    assert not caplog.records

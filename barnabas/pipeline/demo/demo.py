@@ -31,7 +31,7 @@ from barnabas.pipeline.demo.flights import FLIGHTS, Delays, carrier_names, read_
 from barnabas.pipeline.demo.produce import KEEP_FOR_EVER, PARTITIONS, Produced, produce_flights
 from barnabas.pipeline.demo.report import TABLE_WIDTH, delay_table, draw_delays
 from barnabas.pipeline.demo.spark_jobs import read_batch, read_stream
-from barnabas.pipeline.job_runner import silence_py4j
+from barnabas.pipeline.job_runner import silence_spark
 from barnabas.pipeline.session import check_java, start_session, stop_session
 from barnabas.pipeline.settings import BrokerSettings
 from barnabas.signals import Stopped, StopSignals
@@ -198,7 +198,7 @@ def run_demo(options: Options) -> int:
     if free < 1 << 30:
         console.print(f"The demo needs 1 GiB in {tempfile.gettempdir()} and there are {free >> 20} MiB: set TMPDIR.")
         return 1
-    silence_py4j()
+    silence_spark()
     try:
         with StopSignals() as stopping:
             return 0 if Demo(options, console, stopping).run() else 1

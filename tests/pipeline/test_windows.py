@@ -103,6 +103,18 @@ def test_the_event_time_is_the_timestamp_or_an_expression(spark: Any) -> None:
     assert (row.outcome, row.start_us, row.records) == ("timeless", None, 1)
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_an_event_time_whose_windows_exceed_64_bits_is_none(spark: Any, sign: int) -> None:
+    """One such record would end every run."""
+    records = literal(spark, (0, "a", 0, None, None), (0, "a", 0, None, None))
+    latest_ms = (1 << 63) // 1000
+    spec = WindowSpec(2 * MINUTE_US, MINUTE_US, time=f"{sign * latest_ms} - {sign * 200_000} * offset")
+    rows = result_rows(merge_sums([sum_round(classify(records, spec), spec)], spec), spec)
+    outcomes = {row.outcome: row.records for row in sum_round(classify(records, spec), spec).collect()}
+    assert outcomes == {"counted": 1, "timeless": 1}
+    assert rows.where("window_start is not null").count() == 2
+
+
 def test_every_record_has_one_outcome(spark: Any) -> None:
     """Nothing is computed of a record that is not counted."""
     records = literal(

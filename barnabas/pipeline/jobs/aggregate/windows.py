@@ -5,7 +5,7 @@ RULES    1. A record belongs to each window [start, start + length) that contain
          2. The event time is the record's timestamp, or an expression: a timestamp, a date, a number (milliseconds since 1970),
             or a text (ISO 8601, UTC by default).
          3. Each record has one outcome, and outcomes are counted: *counted*; *malformed*, the value does not fit the schema;
-            *left out* by `where`; *timeless*, without event time.
+            *left out* by `where`; *timeless*, without event time or with one whose windows 64 bits cannot hold.
          4. The sums of a round are kept by partition and can be merged with others (`measures.py`).
          5. Records of a final window are *late*: they form separate rows, and the window does not change. With sliding windows
             a record is late once for each final window.
@@ -30,6 +30,8 @@ COUNTED, MALFORMED, LEFT_OUT, TIMELESS = "counted", "malformed", "left_out", "ti
 ARRIVAL, FORMER_ARRIVAL = "arrival_version", "came_in"
 """The column of late rows with the version in which they arrived, and its name until 2026-11-28."""
 OWN_COLUMNS = ("window_start", "window_end", "records", "is_final", ARRIVAL, FORMER_ARRIVAL)
+MAX_TIME_US = (1 << 63) - 1
+"""The end of the last window must not be later, nor the start of the first one earlier."""
 _START, _OUTCOME, _TIME = "start_us", "outcome", "time_us"
 
 
@@ -62,7 +64,8 @@ def classify(records: DataFrame, spec: WindowSpec) -> DataFrame:
     selected = records.withColumn(
         _OUTCOME, f.when(~fits, f.lit(MALFORMED)).when(~chosen, f.lit(LEFT_OUT)).otherwise(f.lit(COUNTED))
     )
-    timed = selected.withColumn(_TIME, f.when(f.col(_OUTCOME) == COUNTED, event_time(records, spec.time)))
+    time, limit = event_time(records, spec.time), MAX_TIME_US - spec.length
+    timed = selected.withColumn(_TIME, f.when((f.col(_OUTCOME) == COUNTED) & time.between(-limit, limit), time))
     outcome = f.when((f.col(_OUTCOME) == COUNTED) & f.col(_TIME).isNull(), f.lit(TIMELESS)).otherwise(f.col(_OUTCOME))
     with_outcome = timed.withColumn(_OUTCOME, outcome)
     expressions = [*(column.expression for column in spec.by), *(measure.expression for measure in spec.measures)]

@@ -9,7 +9,9 @@ from barnabas.pipeline.errors import JobError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECONDS = re.compile(r"[0-9]{1,18}")
-_PART = re.compile(r"\s*(\d+)\s*((?:second|minute|hour|day|week|min)s?|[smhdw])(?![a-z])", re.IGNORECASE)
+_PART = re.compile(r"\s*(\d{1,12})\s*((?:second|minute|hour|day|week|min)s?|[smhdw])(?![a-z])", re.IGNORECASE)
+LONGEST_S = 10**11
+"""Three millennia: of event times in microseconds, 64 bits hold a hundred times as many."""
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
@@ -42,8 +44,11 @@ def parse_timestamp_ms(text: str | None) -> int | None:
 
 
 def parse_duration_s(option: str, text: str) -> int:
-    """Parses `15 minutes`, `1 hour 30 minutes` or `90s`; returns seconds. Raises JobError."""
+    """Parses `15 minutes`, `1 hour 30 minutes` or `90s`; returns seconds, at most LONGEST_S. Raises JobError."""
     parts = list(_PART.finditer(text))
     if not parts or "".join(part[0] for part in parts).strip() != text.strip():
         raise JobError(f"{option} takes a duration such as `15 minutes` or `1 hour`, not {text!r}.")
-    return sum(int(part[1]) * _SECONDS[part[2][0].lower()] for part in parts)
+    seconds = sum(int(part[1]) * _SECONDS[part[2][0].lower()] for part in parts)
+    if seconds > LONGEST_S:
+        raise JobError(f"{option} takes at most {LONGEST_S:,} seconds, not {text!r}.")
+    return seconds

@@ -232,3 +232,8 @@ def test_only_durations_are_accepted_as_windows() -> None:
     for text in ("", "soon", "1 month", "5", "1 hour or so", "-1 hour"):
         with pytest.raises(JobError, match="--window takes a duration"):
             parse_duration_s("--window", text)
+    for text in ("900000 weeks", "99999999999 days 1 s"):
+        with pytest.raises(JobError, match="--window takes at most 100,000,000,000 seconds"):
+            parse_duration_s("--window", text)
+    with pytest.raises(JobError, match="--window takes a duration"):
+        parse_duration_s("--window", f"{'9' * 5000} days")

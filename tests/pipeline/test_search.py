@@ -200,3 +200,12 @@ def test_a_record_with_a_time_in_microseconds_is_shown(spark: Any) -> None:
 def test_invalid_settings_are_refused(settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(JobError, match=sentence):
         check_settings(SearchSettings(**{"topic": ("t",), **settings}))
+
+
+def test_an_internal_topic_is_refused(spark: Any, kafka_broker: Any, tmp_path: Path) -> None:
+    brokers = create(kafka_broker.bootstrap, tmp_path.name, partitions=1)
+    brokers.commit("a-group", {TopicPartition(tmp_path.name, 0): 0})
+    with pytest.raises(
+        JobError, match="__consumer_offsets is an internal topic, which Spark's Kafka source does not read"
+    ):
+        search(spark, SearchSettings(bootstrap=kafka_broker.bootstrap, topic=("__consumer_offsets",)))

@@ -2,6 +2,7 @@
 
 RULES    1. Committed records only by default, with headers. Lost data fail the query.
          2. Client settings given by the user are passed to Spark's clients.
+         3. Internal topics are refused: Spark finds no partitions of them.
 NOT HERE The choice of offsets (`jobs/`).
 """
 
@@ -14,7 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from barnabas.client.topic_partition import TopicPartition
 from barnabas.pipeline.brokers import Span
+from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.settings import BrokerSettings
+from barnabas.pipeline.sources.segment_options import INTERNAL
 from barnabas.pipeline.store.archive_reader import COLUMNS, no_records
 
 
@@ -28,6 +31,11 @@ def read_spans(
     non_empty = {tp: span for tp, span in spans.items() if span.start < span.end}
     if not non_empty:
         return no_records(spark).select(*COLUMNS)
+    if internal := sorted({tp.topic for tp in non_empty} & INTERNAL):
+        raise JobError(
+            f"{internal[0]} is an internal topic, which Spark's Kafka source does not read: --log-dir of search and stats "
+            "reads its files."
+        )
     starts = _by_topic({tp: span.start for tp, span in non_empty.items()})
     options = {
         "kafka.bootstrap.servers": settings.bootstrap,

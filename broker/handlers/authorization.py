@@ -10,13 +10,14 @@ from functools import partial
 from typing import Any, Final
 
 from broker.handlers.router import RequestContext
-from broker.security.authorizer import CLUSTER_NAME, Authorizer, Resource
+from broker.security.authorizer import Authorizer, Resource
 from broker.security.operations import authorized_operations
 from protocol.errors import ErrorCode, KafkaError
 from protocol.schema import Message
 from replication.completion import Completion
 from replication.controller.controller_client import Client, Controller
 from replication.controller.error_responses import error_response
+from replication.metadata.acls import CLUSTER_NAME
 from replication.timer_queue import TimerQueue
 
 _DENIALS: Final = {

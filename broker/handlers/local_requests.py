@@ -13,7 +13,8 @@ import logging
 from typing import Any, Final
 
 from broker.handlers.request_dispatcher import Dispatcher
-from broker.handlers.router import ConnectionInfo, RequestContext
+from broker.handlers.router import RequestContext
+from broker.network.exchange import ConnectionInfo
 from broker.network.peer import Response, SendRequest
 from broker.security.authorizer import THIS_BROKER
 from protocol.api import ApiKey

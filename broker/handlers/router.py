@@ -14,14 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from broker.network.exchange import CloseConnection, ConnectionInfo
+from broker.network.exchange import ConnectionInfo
 from broker.quotas.request_meter import RequestMeter
 from broker.telemetry.request_metrics import UNCOUNTED, ApiMetrics
 from protocol.framing import Part
 from protocol.schema import Message
 from replication.completion import Completion
-
-__all__ = ["CloseConnection", "ConnectionInfo", "Handler", "RequestContext", "Route", "Router"]
 
 
 class RequestContext(NamedTuple):

@@ -10,21 +10,6 @@ import ipaddress
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from replication.metadata.acls import CLUSTER_NAME
-
-__all__ = [
-    "ANONYMOUS",
-    "CLUSTER_NAME",
-    "THIS_BROKER",
-    "AllowAll",
-    "AuthorizableRequest",
-    "Authorizer",
-    "NotLoaded",
-    "Operation",
-    "Resource",
-    "java_address",
-]
-
 ANONYMOUS = "User:ANONYMOUS"
 THIS_BROKER = "Broker:this"
 """The principal of a broker's requests to itself, a super user. No client has it: their principals begin with "User:"."""

@@ -52,7 +52,8 @@ from replication.raft.raft_log import EpochEnd
 from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import DiskLookup, wait_for_disk
-from storage.log.log import Log, PreparedAppend
+from storage.log.append_pipeline import PreparedAppend
+from storage.log.log import Log
 from storage.log.log_flush import LogFlush
 from storage.log.log_validator import AppendOrigin
 from storage.log.open_log import Truncation

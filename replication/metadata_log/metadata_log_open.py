@@ -34,7 +34,8 @@ from storage.engine import EngineFactory
 from storage.io.checkpoint_file import PARTITION_METADATA, write_topic_id
 from storage.io.disk import Disk
 from storage.io.disk_lookup import wait_for_disk
-from storage.log.log import Checkpoint, Log
+from storage.log.log import Log
+from storage.log.log_offsets import Checkpoint
 
 METADATA_LOG_CONFIG = LogConfig(
     max_message_bytes=MAX_BATCH_BYTES, retention_ms=-1, cleanup_policy=frozenset({"delete"})

@@ -25,7 +25,7 @@ from storage.engine import SharedLog
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import DiskLookup
 from storage.log.append_pipeline import write_job
-from storage.log.log import AppendOrigin
+from storage.log.log_validator import AppendOrigin
 
 _NO_RECORDS: Final = bytearray()
 _WRITES_PER_JOB: Final = 64

@@ -30,8 +30,7 @@ from replication.partition.replica_manager import ReplicaManager
 from storage.engine import SharedLog
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import DiskLookup
-from storage.log.append_pipeline import PositionedBatch, write_job
-from storage.log.log import PreparedAppend
+from storage.log.append_pipeline import PositionedBatch, PreparedAppend, write_job
 from storage.log.log_validator import validate_replicated
 from storage.log.open_log import OpenLog
 

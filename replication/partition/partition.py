@@ -43,7 +43,9 @@ from replication.purgatory import Key
 from storage.config.config_def import MAX_LONG
 from storage.config.log_config import LogConfig
 from storage.io.disk_lookup import DiskLookup
-from storage.log.log import AppendInfo, Isolation, Log, PreparedAppend, ReadInfo
+from storage.log.append_pipeline import AppendInfo, PreparedAppend
+from storage.log.log import Log
+from storage.log.log_reader import Isolation, ReadInfo
 from storage.log.log_validator import AppendOrigin
 from storage.log.open_log import OpenLog
 

@@ -46,7 +46,7 @@ from storage.directories.log_manager import LogManager
 from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import DiskLookup
-from storage.log.log import ReadInfo
+from storage.log.log_reader import ReadInfo
 
 T = TypeVar("T")
 

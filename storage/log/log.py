@@ -27,14 +27,11 @@ from storage.engine import Engine, EngineFactory
 from storage.io.deferred_file_ops import FileOp, run_now, sequential
 from storage.io.disk import Disk, StorageError
 from storage.io.disk_lookup import DiskLookup
-from storage.log.append_pipeline import AppendInfo, PreparedAppend
 from storage.log.leader_epoch_cache import UNDEFINED, LeaderEpochCache
 from storage.log.log_files import LogFiles
 from storage.log.log_flush import flush_recovered
 from storage.log.log_offsets import Checkpoint, LogOffsets
-from storage.log.log_reader import Isolation, ReadInfo
 from storage.log.log_summary import LogSummary, open_with_summary, stamped, summarize
-from storage.log.log_validator import AppendOrigin
 from storage.log.open_log import OpenLog, Truncation
 from storage.log.recovery import RecoveredLog
 
@@ -445,6 +442,3 @@ def _new_engine(factory: EngineFactory, path: str, config: LogConfig, compacted_
     engine = factory(path, config)
     engine.compacted_end = compacted_end
     return engine
-
-
-__all__ = ["AppendInfo", "AppendOrigin", "Checkpoint", "Isolation", "Log", "PreparedAppend", "ReadInfo"]

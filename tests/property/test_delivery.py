@@ -17,7 +17,7 @@ from protocol.batch_builder import BatchBuilder
 from protocol.control_records import ControlType, end_txn_marker
 from replication.completion import Completion
 from storage.io.disk_lookup import wait_for_disk
-from storage.log.log import AppendOrigin
+from storage.log.log_validator import AppendOrigin
 from storage.log.retention import retain
 from tests.support.delivery_cluster import DeliveryCluster
 from tests.support.replica_harness import NOW_MS, SELF, ReplicaHarness

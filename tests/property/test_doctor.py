@@ -18,7 +18,7 @@ from broker.tools.node_identity import CannotCheck
 from protocol.records import BATCH_OVERHEAD, LOG_OVERHEAD, crc_is_valid, headers
 from storage.directories.log_manager import LogManager
 from storage.inspection.issues import Severity
-from storage.log.log import Isolation
+from storage.log.log_reader import Isolation
 from tests.support.data_directory import change_logs, damage, make_data_directory
 from tests.support.logs import bytes_of
 

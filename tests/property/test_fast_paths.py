@@ -26,7 +26,7 @@ from protocol.messages.headers import RequestHeader
 from protocol.messages.produce_fetch import FetchRequest, FetchTopic
 from protocol.schema import Message
 from storage.io.disk_lookup import wait_for_disk
-from storage.log.log import AppendOrigin
+from storage.log.log_validator import AppendOrigin
 from tests.support.deny import Deny
 from tests.support.logs import append_records
 from tests.support.replica_harness import HeldIoExecutor, ReplicaHarness, batch, read_regions

@@ -23,7 +23,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from protocol.control_records import ControlType
 from storage.engine import AbortedTransaction
 from storage.io.disk_lookup import wait_for_disk
-from storage.log.log import AppendOrigin, Checkpoint, Isolation, Log, PreparedAppend
+from storage.log.append_pipeline import PreparedAppend
+from storage.log.log import Log
+from storage.log.log_offsets import Checkpoint
+from storage.log.log_reader import Isolation
+from storage.log.log_validator import AppendOrigin
 from tests.support.crashing_disk import CrashingDisk
 from tests.support.logs import (
     EVERYTHING,

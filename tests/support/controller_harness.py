@@ -14,7 +14,8 @@ from broker.config.broker_config import BrokerConfig
 from broker.config.dynamic_configs import DynamicBrokerConfig
 from broker.handlers.admin.broker_config_validation import BrokerConfigValidator
 from broker.handlers.admin.topics import TopicHandlers
-from broker.handlers.router import ConnectionInfo, RequestContext
+from broker.handlers.router import RequestContext
+from broker.network.exchange import ConnectionInfo
 from broker.security.authorizer import AllowAll
 from broker.security.node_tls import NodeTls
 from protocol.errors import ErrorCode, KafkaError

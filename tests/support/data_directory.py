@@ -30,7 +30,8 @@ from storage.directories.log_directory import CLEAN_SHUTDOWN
 from storage.directories.log_manager import LogManager
 from storage.directories.partition_directory import METADATA_DIRECTORY
 from storage.io.disk import Disk
-from storage.log.log import AppendOrigin, Log
+from storage.log.log import Log
+from storage.log.log_validator import AppendOrigin
 from tests.support.loading import create
 from tests.support.logs import NOW_MS, ProducerInfo, append, append_records, bytes_of, marker
 from tests.support.raw_client import RawClient

@@ -34,8 +34,9 @@ from broker.handlers.groups.classic_groups import ClassicGroupHandlers
 from broker.handlers.groups.consumer_groups import ConsumerGroupHandlers
 from broker.handlers.groups.find_coordinator import GROUP, TRANSACTION, FindCoordinatorHandler
 from broker.handlers.groups.group_offsets import GroupOffsetsHandlers
-from broker.handlers.router import ConnectionInfo, RequestContext, Router
+from broker.handlers.router import RequestContext, Router
 from broker.handlers.transactions.transactions import TransactionHandlers
+from broker.network.exchange import ConnectionInfo
 from broker.peers.endpoints import AdvertisedEndpoints
 from broker.security.authorizer import ANONYMOUS, AllowAll, Authorizer
 from protocol.api import APIS, response_header_version

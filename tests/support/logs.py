@@ -30,8 +30,11 @@ from storage.directories.log_manager import LogManager
 from storage.engine import EngineFactory
 from storage.io.disk import Disk, StorageError
 from storage.io.disk_lookup import DiskLookup, wait_for_disk
+from storage.log.append_pipeline import AppendInfo
 from storage.log.leader_epoch_cache import UNDEFINED
-from storage.log.log import AppendInfo, Checkpoint, Isolation, Log
+from storage.log.log import Log
+from storage.log.log_offsets import Checkpoint
+from storage.log.log_reader import Isolation
 from storage.log.log_validator import AppendOrigin
 from storage.segments.segment_engine import SegmentEngine
 from tests.support.scattered_engine import Store

@@ -13,7 +13,8 @@ from replication.partition.partition import ACKS_ALL, Append, Partition, Reader
 from replication.purgatory import Key
 from storage.config.config_def import MAX_LONG
 from storage.io.disk_lookup import DiskLookup, wait_for_disk
-from storage.log.log import Isolation, Log
+from storage.log.log import Log
+from storage.log.log_reader import Isolation
 from storage.log.log_validator import AppendOrigin
 
 SELF = 1

@@ -19,7 +19,8 @@ from broker.handlers.records.fetch_sessions import FetchSessions
 from broker.handlers.records.list_offsets import ListOffsetsHandler
 from broker.handlers.records.produce import ProduceHandler
 from broker.handlers.records.produce_services import ProduceServices
-from broker.handlers.router import CloseConnection, ConnectionInfo, RequestContext
+from broker.handlers.router import RequestContext
+from broker.network.exchange import CloseConnection, ConnectionInfo
 from broker.security.authorizer import AllowAll, Authorizer
 from protocol.batch_builder import BatchBuilder
 from protocol.codec import decode, encode
@@ -43,7 +44,7 @@ from storage.config.log_config import LogConfig
 from storage.directories.log_manager import LogManager
 from storage.io.disk import Disk, StorageError
 from storage.io.disk_lookup import wait_for_disk
-from storage.log.log import ReadInfo
+from storage.log.log_reader import ReadInfo
 from tests.support.loading import Place, fetch_request
 from tests.support.logs import SMALL_FILE_BYTES
 from tests.support.partition_rig import code_of

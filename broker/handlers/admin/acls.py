@@ -13,7 +13,8 @@ from __future__ import annotations
 from typing import Final
 
 from broker.handlers.authorization import NOT_AUTHORIZED, ForwardingHandlers
-from broker.handlers.router import CloseConnection, RequestContext, Route
+from broker.handlers.router import RequestContext, Route
+from broker.network.exchange import CloseConnection
 from broker.security.authorizer import AllowAll, Operation
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode

@@ -26,7 +26,7 @@ from broker.handlers.admin.broker_config_validation import check_node_id
 from broker.handlers.authorization import DENIALS, AuthorizingHandlers
 from broker.handlers.router import RequestContext, Route
 from broker.process.log_levels import log_levels
-from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
+from broker.security.authorizer import Authorizer, Operation, Resource
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.admin import (
@@ -40,6 +40,7 @@ from protocol.messages.admin import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
+from replication.metadata.acls import CLUSTER_NAME
 from replication.metadata.client_metrics import SUBSCRIPTION_SETTINGS
 from replication.metadata.group_configs import GROUP_SETTINGS
 from replication.metadata.image import MetadataImage, ResourceType

@@ -20,7 +20,7 @@ from broker.handlers.admin.broker_config_validation import BrokerConfigValidator
 from broker.handlers.authorization import TimedForwardingHandlers
 from broker.handlers.router import RequestContext, Route
 from broker.process.log_levels import change_log_levels
-from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
+from broker.security.authorizer import Authorizer, Operation, Resource
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages import admin
@@ -29,6 +29,7 @@ from replication.completion import Completion, gather
 from replication.controller.configs.config_changes import AlterConfigOp, validate_changes
 from replication.controller.controller_client import Controller
 from replication.controller.error_responses import error_response, error_results, results_of
+from replication.metadata.acls import CLUSTER_NAME
 from replication.metadata.image import ResourceType
 from replication.timer_queue import TimerQueue
 from storage.config.log_config import DELIVER_TO

@@ -27,7 +27,7 @@ from broker.handlers.records.fetch_sessions import FetchContext, FetchedPartitio
 from broker.handlers.records.leaders import current_leader, node_endpoints
 from broker.handlers.records.read_mark import ReadMark, mark_of
 from broker.handlers.router import RequestContext
-from broker.security.authorizer import CLUSTER_NAME, Operation, Resource
+from broker.security.authorizer import Operation, Resource
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.produce_fetch import (
     AbortedTransaction,
@@ -38,6 +38,7 @@ from protocol.messages.produce_fetch import (
     PartitionData,
 )
 from replication.completion import Completion
+from replication.metadata.acls import CLUSTER_NAME
 from replication.partition.follower_progress import DivergingEpoch
 from replication.partition.partition import CONSUMER, Partition, Reader
 from replication.purgatory import DelayedOperation

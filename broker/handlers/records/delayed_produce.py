@@ -16,7 +16,8 @@ from broker.coordinators.transactions.transaction import ProducerIdAndEpoch
 from broker.coordinators.transactions.transaction_verification import PartitionErrors, TransactionSupport
 from broker.handlers.records.leaders import current_leader, node_endpoints
 from broker.handlers.records.produce_services import ProduceServices
-from broker.handlers.router import CloseConnection, RequestContext
+from broker.handlers.router import RequestContext
+from broker.network.exchange import CloseConnection
 from protocol.errors import ErrorCode, KafkaError
 from protocol.frame_codecs.produce_codec import PartitionResult
 from protocol.messages.produce_fetch import (
@@ -39,7 +40,7 @@ from protocol.records import (
 )
 from replication.completion import Completion, failed
 from replication.partition.partition import ACKS_NONE
-from storage.log.log import AppendInfo
+from storage.log.append_pipeline import AppendInfo
 from storage.log.log_validator import FIRST_PRODUCE_VERSION_WITH_ZSTD, AppendOrigin, RejectedRecords, refuse_zstd
 
 T = TypeVar("T")

@@ -21,7 +21,7 @@ from protocol.frame_codecs.single_partition_codec import FIRST_FETCH_VERSION
 from protocol.messages.produce_fetch import FetchRequest, FetchResponse
 from replication.completion import Completion
 from replication.partition.partition import CONSUMER, Reader
-from storage.log.log import Isolation
+from storage.log.log_reader import Isolation
 
 FUTURE_LOCAL_REPLICA: Final = -3
 _FIRST_VERSION_WITH_REPLICA_STATE: Final = 15

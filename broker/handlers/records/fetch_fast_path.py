@@ -21,7 +21,7 @@ from protocol.frame_codecs.single_partition_codec import FetchLayout
 from protocol.framing import Part
 from replication.partition.follower_progress import DivergingEpoch, FetchPosition
 from storage.io.disk_lookup import DiskLookup
-from storage.log.log import Isolation
+from storage.log.log_reader import Isolation
 
 
 class FetchFastPath:

@@ -15,7 +15,7 @@ from protocol.errors import ErrorCode, KafkaError
 from replication.partition.partition import CONSUMER, Reader
 from replication.partition.replica_manager import ReplicaManager
 from replication.purgatory import Purgatory
-from storage.log.log import Isolation
+from storage.log.log_reader import Isolation
 
 DEFAULT_MAX_BYTES: Final = 55 * 1024 * 1024
 _FIRST_VERSION_WITH_RACK: Final = 11

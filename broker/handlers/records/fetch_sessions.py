@@ -29,7 +29,7 @@ from protocol.messages.produce_fetch import FetchPartition, FetchRequest
 from replication.partition.follower_progress import FetchPosition
 from replication.partition.partition import end_key, state_key
 from replication.purgatory import DelayedOperation, Key, Purgatory
-from storage.log.log import ReadInfo
+from storage.log.log_reader import ReadInfo
 
 NO_SESSION: Final = 0
 INITIAL_EPOCH: Final = 0

@@ -23,7 +23,7 @@ from protocol.framing import Part
 from replication.partition.follower_progress import DivergingEpoch, FetchPosition
 from replication.partition.partition import Partition
 from storage.io.disk_lookup import DiskLookup
-from storage.log.log import Isolation, ReadInfo
+from storage.log.log_reader import Isolation, ReadInfo
 
 _Wanted = tuple[TopicFetch, PartitionFetch, Partition]
 

@@ -43,7 +43,7 @@ from replication.partition.list_offsets import (
 from replication.partition.partition import CONSUMER, DEBUGGING_CONSUMER, Partition
 from replication.partition.replica_manager import ReplicaManager
 from storage.io.disk_lookup import DiskLookup
-from storage.log.log import Isolation
+from storage.log.log_reader import Isolation
 
 _FIRST_VERSION: Final = {
     LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11,

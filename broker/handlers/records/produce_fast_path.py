@@ -24,7 +24,7 @@ from protocol.messages.produce_fetch import ProduceResponse
 from protocol.primitives import ZERO_UUID
 from replication.completion import Completion
 from replication.partition.partition import ACKS_ALL, ACKS_LEADER
-from storage.log.log import AppendInfo
+from storage.log.append_pipeline import AppendInfo
 
 
 class ProduceFastPath:

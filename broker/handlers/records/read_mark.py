@@ -8,7 +8,7 @@ NOT HERE Who waits for bytes (`delayed_fetch.py`).
 from __future__ import annotations
 
 from replication.partition.partition import Partition
-from storage.log.log import Isolation, ReadInfo
+from storage.log.log_reader import Isolation, ReadInfo
 
 
 class ReadMark:

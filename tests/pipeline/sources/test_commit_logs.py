@@ -32,7 +32,8 @@ from storage.io.checkpoint_file import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POI
 from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import Disk
 from storage.io.disk_lookup import wait_for_disk
-from storage.log.log import Isolation, Log
+from storage.log.log import Log
+from storage.log.log_reader import Isolation
 from storage.log.log_validator import AppendOrigin
 from tests.support.librdkafka import create_topic, produce
 from tests.support.logs import (

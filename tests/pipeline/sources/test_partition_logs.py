@@ -20,7 +20,8 @@ from barnabas.pipeline.sources.segments import read_task
 from protocol.control_records import ControlType
 from storage.io.checkpoint_file import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, write_offsets
 from storage.io.disk import Disk
-from storage.log.log import Isolation, Log
+from storage.log.log import Log
+from storage.log.log_reader import Isolation
 from storage.log.log_validator import AppendOrigin
 from tests.support.logs import NOW_MS, ProducerInfo, append, append_records, log_at, marker, produced, values_of
 

@@ -15,7 +15,7 @@ from protocol.errors import ErrorCode
 from protocol.messages.admin import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from replication.completion import Completion
 from replication.partition.partition import ACKS_ALL, ACKS_LEADER, Partition
-from storage.log.log import AppendInfo
+from storage.log.append_pipeline import AppendInfo
 from tests.simulation.cluster.process import Process
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ from broker.handlers.records.fetch import FetchHandler
 from broker.handlers.records.fetch_services import FetchServices
 from broker.handlers.records.fetch_sessions import FetchSessions
 from broker.handlers.records.list_offsets import ListOffsetsHandler
-from broker.handlers.router import ConnectionInfo, RequestContext
+from broker.handlers.router import RequestContext
+from broker.network.exchange import ConnectionInfo
 from broker.network.peer import Response
 from broker.node.disk_full_policy import DiskFullPolicy
 from broker.node.key_index import KeyIndex

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from protocol.control_records import ControlType
 from storage.config.log_config import LogConfig
-from storage.log.log import Log, PreparedAppend
+from storage.log.append_pipeline import PreparedAppend
+from storage.log.log import Log
 from tests.support.logs import ProducerInfo, aborted, first_open_offsets
 
 

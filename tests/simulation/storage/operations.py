@@ -20,7 +20,8 @@ from storage.directories.log_copy import find_start
 from storage.directories.log_maintenance import due_deletions
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import DiskLookup, wait_for_disk
-from storage.log.log import AppendOrigin, Log
+from storage.log.log import Log
+from storage.log.log_validator import AppendOrigin
 from tests.simulation.simulated_disk import Fault, ProcessEnded
 from tests.simulation.storage.compaction import Compaction
 from tests.simulation.storage.invariants import check_bounds, check_log

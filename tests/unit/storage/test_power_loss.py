@@ -20,8 +20,9 @@ from storage.directories.log_manager import LogManager
 from storage.io.checkpoint_file import PARTITION_METADATA, RECOVERY_POINTS
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import wait_for_disk
-from storage.log.log import AppendOrigin, Log
+from storage.log.log import Log
 from storage.log.log_offsets import NEVER_CLEANED
+from storage.log.log_validator import AppendOrigin
 from storage.segments.segment_engine import SegmentEngine
 from tests.simulation.file_system import FileSystem
 from tests.simulation.simulated_disk import ProcessEnded, SimulatedDisk
@@ -486,7 +487,6 @@ def test_a_log_whose_move_failed_is_recovered_by_the_next_start() -> None:
     manager = machine.start()
     assert not manager.directories["/a"].was_clean
     again = manager.get_or_create("t", 0, TOPIC_ID, SMALL)
-    again.open()
     assert (again.directory, list(again.open().producers.producers)) == ("/a", [7])
 
 

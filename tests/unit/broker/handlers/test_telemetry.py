@@ -23,8 +23,9 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 )
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
-from broker.handlers.router import ConnectionInfo, RequestContext
+from broker.handlers.router import RequestContext
 from broker.handlers.telemetry import TelemetryHandlers
+from broker.network.exchange import ConnectionInfo
 from broker.telemetry.clients import client_instances, received_metrics
 from broker.telemetry.clients.client_instances import ClientInstance, ClientInstances
 from broker.telemetry.clients.received_metrics import ClientMetricsStore, Sample

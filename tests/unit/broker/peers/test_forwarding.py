@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from broker.handlers.quorum.envelopes import EnvelopeHandler
-from broker.handlers.router import ConnectionInfo, RequestContext, Route
+from broker.handlers.router import RequestContext, Route
+from broker.network.exchange import ConnectionInfo
 from broker.peers.forwarding import envelope, response_in
 from broker.security.authorizer import AllowAll
 from protocol.api import ApiKey

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from broker.security.authorizer import CLUSTER_NAME, NotLoaded, Operation, Resource
+from broker.security.authorizer import NotLoaded, Operation, Resource
 from broker.security.operations import OPERATION_CODES, RESOURCE_CODES, authorized_operations
 from broker.security.standard_authorizer import StandardAuthorizer
 from protocol.api import ApiKey
-from replication.metadata.acls import Acl
+from replication.metadata.acls import CLUSTER_NAME, Acl
 from tests.support.seeds import seed_of
 
 TOPIC, GROUP, CLUSTER = 2, 3, 4

@@ -18,7 +18,7 @@ from storage.io.checkpoint_file import HIGH_WATERMARKS, read_offsets
 from storage.io.disk import Disk, StorageError
 from storage.io.disk_lookup import DiskLookup
 from storage.log import log_validator
-from storage.log.log import Isolation
+from storage.log.log_reader import Isolation
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.logs import checkpoint_works
 from tests.support.replica_harness import NOW_MS, HeldIoExecutor, ReplicaHarness, batch

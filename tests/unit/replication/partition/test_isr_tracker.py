@@ -9,7 +9,7 @@ import pytest
 
 from protocol.messages import stored_records
 from replication.partition.partition import Reader
-from storage.log.log import Isolation
+from storage.log.log_reader import Isolation
 from tests.support.replica_harness import ReplicaHarness
 
 

@@ -28,7 +28,8 @@ from replication.partition.partition import (
     state_key,
 )
 from storage.io.disk_lookup import DiskLookup, wait_for_disk
-from storage.log.log import Isolation, Log
+from storage.log.log import Log
+from storage.log.log_reader import Isolation
 from storage.log.log_validator import AppendOrigin
 from tests.support.logs import refused
 from tests.support.partition_rig import CONSUMER, LAG_MS, SELF, NumbersLog, Rig, state

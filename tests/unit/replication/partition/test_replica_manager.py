@@ -18,8 +18,8 @@ from replication.partition.partition import Partition, Reader
 from storage.config.log_config import LogConfig
 from storage.directories.log_maintenance import logs_to_flush
 from storage.io.disk import StorageError
-from storage.log.log import Isolation, Log
-from storage.log.log_reader import LogReader
+from storage.log.log import Log
+from storage.log.log_reader import Isolation, LogReader
 from storage.log.log_validator import AppendOrigin
 from tests.support.logs import NOW_MS, refused
 from tests.support.replica_harness import AppendResults, HeldIoExecutor, ReplicaHarness, batch, produced, read_regions

@@ -14,7 +14,7 @@ from replication.partition.follower_progress import FetchPosition
 from replication.partition.partition import Reader
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import DiskLookup
-from storage.log.log import Isolation, ReadInfo
+from storage.log.log_reader import Isolation, ReadInfo
 from tests.support.replica_harness import AppendResults, HeldReplicaHarness, ReplicaHarness
 
 HIGH = Reader(-1, Isolation.HIGH_WATERMARK)

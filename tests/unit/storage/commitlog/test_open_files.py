@@ -10,7 +10,8 @@ import pytest
 from storage.directories.log_manager import LogManager
 from storage.io.disk import Disk, File
 from storage.io.disk_lookup import wait_for_disk
-from storage.log.log import Isolation, Log
+from storage.log.log import Log
+from storage.log.log_reader import Isolation
 from tests.support.logs import TOPIC_ID, append
 from tests.support.segments import NOW_MS
 from tests.unit.storage.commitlog.test_cleaning import clean

@@ -17,7 +17,9 @@ from storage.compaction.cleaner_job import CleanerResources, CleaningResult, Rep
 from storage.compaction.offset_map import SLOT_BYTES
 from storage.io.disk import Disk, StorageError
 from storage.io.disk_lookup import wait_for_disk
-from storage.log.log import AppendOrigin, Isolation, Log
+from storage.log.log import Log
+from storage.log.log_reader import Isolation
+from storage.log.log_validator import AppendOrigin
 from storage.log.open_log import OpenLog
 from storage.segments.directory_recovery import CLEANED, LOG, SWAP
 from tests.support.compaction import (

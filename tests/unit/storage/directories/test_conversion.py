@@ -21,7 +21,8 @@ from storage.directories.log_manager import LogManager
 from storage.io.checkpoint_file import write_topic_id
 from storage.io.disk import Disk, StorageError
 from storage.io.disk_lookup import wait_for_disk
-from storage.log.log import AppendOrigin, Log
+from storage.log.log import Log
+from storage.log.log_validator import AppendOrigin
 from storage.log.producer_state import BatchMetadata
 from tests.support.batches import with_fields
 from tests.support.crashing_disk import CrashingDisk, PowerLoss

@@ -20,7 +20,8 @@ from storage.directories.log_manager import LogManager
 from storage.directories.summary_file import LOG_SUMMARIES
 from storage.io.disk import Disk, StorageError
 from storage.io.disk_lookup import wait_for_disk
-from storage.log.log import AppendOrigin, Log
+from storage.log.log import Log
+from storage.log.log_validator import AppendOrigin
 from tests.support.logs import (
     BIG,
     NOW_MS,

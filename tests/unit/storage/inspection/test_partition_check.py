@@ -12,8 +12,9 @@ from storage.inspection.issues import Severity
 from storage.inspection.partition_check import PartitionCheck
 from storage.io.checkpoint_file import LEADER_EPOCHS
 from storage.io.disk import Disk
-from storage.log.log import AppendOrigin, Log
+from storage.log.log import Log
 from storage.log.log_offsets import Checkpoint
+from storage.log.log_validator import AppendOrigin
 from tests.support.compaction import COMPACTED, closed, compact, put
 from tests.support.logs import ProducerInfo, append, append_records, log_at, marker
 

@@ -15,7 +15,9 @@ from protocol.file_region import file_regions
 from storage.config.log_config import LogConfig
 from storage.io.disk import Disk, File, StorageError
 from storage.io.disk_lookup import DiskLookup, wait_for_disk
-from storage.log.log import AppendOrigin, Isolation, Log, ReadInfo
+from storage.log.log import Log
+from storage.log.log_reader import Isolation, ReadInfo
+from storage.log.log_validator import AppendOrigin
 from tests.support.cold_disk import ColdDisk
 from tests.support.logs import (
     EVERYTHING,

@@ -13,8 +13,9 @@ from protocol.records import headers, patch
 from storage.config.log_config import LogConfig
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import wait_for_disk
-from storage.log.log import AppendOrigin, Isolation, Log
-from storage.log.log_validator import RejectedRecords, validate_replicated
+from storage.log.log import Log
+from storage.log.log_reader import Isolation
+from storage.log.log_validator import AppendOrigin, RejectedRecords, validate_replicated
 from tests.support.executed_instructions import executed_instructions
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.logs import (

@@ -19,7 +19,9 @@ from storage.config.config_def import MAX_LONG
 from storage.config.log_config import LogConfig
 from storage.io.disk import Disk, StorageError
 from storage.io.disk_lookup import wait_for_disk
-from storage.log.log import Checkpoint, Isolation, Log
+from storage.log.log import Log
+from storage.log.log_offsets import Checkpoint
+from storage.log.log_reader import Isolation
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.logs import (
     BIG,

@@ -17,7 +17,9 @@ from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import TEMPORARY, Disk, File, StorageError
 from storage.io.disk_lookup import wait_for_disk
 from storage.io.flush_task import SEGMENTS_AT_A_TIME
-from storage.log.log import AppendOrigin, Isolation, Log
+from storage.log.log import Log
+from storage.log.log_reader import Isolation
+from storage.log.log_validator import AppendOrigin
 from storage.log.retention import MAX_SEGMENTS_PER_PASS
 from storage.segments.directory_recovery import LOG
 from storage.segments.durability import TRIMMED_FILES

@@ -11,7 +11,7 @@ from protocol.records import parse_header
 from storage.config.log_config import LogConfig
 from storage.io.checkpoint_file import LEADER_EPOCHS
 from storage.io.disk_lookup import wait_for_disk
-from storage.log.log import Checkpoint
+from storage.log.log_offsets import Checkpoint
 from storage.log.log_validator import AppendOrigin
 from storage.log.producer_state import BatchMetadata, ProducerEntry, ProducerState
 from storage.log.timestamp_lookup import first_at_or_after

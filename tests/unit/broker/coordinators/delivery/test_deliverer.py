@@ -26,7 +26,7 @@ from protocol.records import BATCH_OVERHEAD, parse_header
 from protocol.schema import Message
 from replication.completion import Completion, completed, failed
 from replication.io_executor import InlineIoExecutor, IoResult, Run
-from storage.log.log import AppendOrigin
+from storage.log.log_validator import AppendOrigin
 from tests.property.test_delivery import World, settle
 from tests.support.replica_harness import SELF
 

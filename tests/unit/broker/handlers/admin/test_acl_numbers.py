@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from broker.handlers.admin.acls import AclHandlers
-from broker.handlers.router import CloseConnection
+from broker.network.exchange import CloseConnection
 from broker.security.authorizer import AllowAll
 from protocol.api import ApiKey
 from protocol.messages.acls import DescribeAclsRequest

@@ -10,7 +10,8 @@ import pytest
 from broker.config.broker_config import BrokerConfig
 from broker.handlers.admin.cluster_admin import ClusterHandlers
 from broker.handlers.admin.topics import TopicHandlers
-from broker.handlers.router import ConnectionInfo, RequestContext
+from broker.handlers.router import RequestContext
+from broker.network.exchange import ConnectionInfo
 from broker.security.authorizer import AllowAll
 from protocol.errors import ErrorCode
 from protocol.messages import admin, cluster

@@ -11,7 +11,7 @@ from broker.security.authorizer import Operation, Resource
 from protocol.control_records import ControlType, end_txn_marker
 from protocol.errors import ErrorCode
 from protocol.file_region import FileRegion
-from storage.log.log import AppendOrigin
+from storage.log.log_validator import AppendOrigin
 from tests.support.deny import Deny
 from tests.support.replica_harness import NOW_MS, Answer, ReplicaHarness, batch, fetched, named, note_looks, offsets
 

@@ -11,7 +11,7 @@ import pytest
 from broker.handlers.records import delayed_fetch
 from protocol.control_records import ControlType, end_txn_marker
 from protocol.errors import ErrorCode
-from storage.log.log import AppendOrigin
+from storage.log.log_validator import AppendOrigin
 from tests.support.replica_harness import NOW_MS, Answer, ReplicaHarness, batch, fetched, note_looks, offsets
 from tests.support.seeds import seed_of
 

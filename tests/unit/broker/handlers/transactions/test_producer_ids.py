@@ -8,8 +8,9 @@ import pytest
 
 from broker.coordinators.runtime.coordinator_runtime import CoordinatorRuntime
 from broker.coordinators.transactions.producer_id_manager import ProducerIdManager
-from broker.handlers.router import ConnectionInfo, RequestContext
+from broker.handlers.router import RequestContext
 from broker.handlers.transactions.transactions import TransactionHandlers
+from broker.network.exchange import ConnectionInfo
 from broker.security.authorizer import AllowAll
 from protocol.errors import ErrorCode
 from protocol.messages.quorum import AllocateProducerIdsResponse

@@ -27,7 +27,7 @@ from storage.io.disk_lookup import wait_for_disk
 from storage.keyindex import index_directory, index_jobs
 from storage.keyindex.index_file import SUFFIX
 from storage.keyindex.index_jobs import IndexJobs, Job, JobFailed, RemoveRanges
-from storage.log.log import AppendOrigin
+from storage.log.log_validator import AppendOrigin
 from tests.support.compaction import closed, compact
 from tests.support.executed_instructions import executed_instructions
 from tests.support.key_index import ALL_TIMES, KeyIndexRig

@@ -47,10 +47,10 @@ SEARCHES = {
         bugs_in(tests.simulation.commitlog.planted_bugs),
         600,
         {
-            "a_run_is_used_before_the_deletions_are_durable": 1404,
+            "a_run_is_used_before_the_deletions_are_durable": 3348,
             "a_sync_skips_finished_files": 691,
             "deleted_partitions_stay_in_the_catalog": 951,
-            "files_behind_the_end_of_the_log_stay": 1437,
+            "files_behind_the_end_of_the_log_stay": 3025,
             "the_states_of_replaced_files_are_forgotten": 927,
         },
     ),

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 from protocol.messages import stored_records
 from protocol.primitives import uuid_text
@@ -31,6 +31,8 @@ MIGRATING_DIRECTORY = bytes(16)
 """DirectoryId.MIGRATING: unknown when the cluster began to track log directories."""
 NO_LEADER = -1
 UNCHANGED_LEADER = -2
+K = TypeVar("K")
+V = TypeVar("V")
 _NO_CONFIGS: Mapping[str, str] = {}
 
 
@@ -93,6 +95,19 @@ class PartitionState(NamedTuple):
             _changed(self.last_known_leaders, record.last_known_elr),
             self.leader_recovery_state if record.leader_recovery_state == -1 else record.leader_recovery_state,
         )
+
+
+def _put_value(values_by_key: dict[K, dict[str, V]], key: K, name: str, value: V | None) -> None:
+    """Set a value of a key, or remove it with None. The dictionary of the key is replaced: other images have it too."""
+    values = dict(values_by_key.get(key, {}))
+    if value is None:
+        values.pop(name, None)
+    else:
+        values[name] = value
+    if values:
+        values_by_key[key] = values
+    else:
+        values_by_key.pop(key, None)
 
 
 def _changed(old: tuple[int, ...], new: list[int] | None) -> tuple[int, ...]:
@@ -409,17 +424,8 @@ class _Draft:
 
     def config(self, record: stored_records.ConfigRecord) -> None:
         self._copy_on_write("configs")
-        configs = self.image.configs
         resource = (record.resource_type, record.resource_name)
-        settings = dict(configs.get(resource, _NO_CONFIGS))
-        if record.value is None:
-            settings.pop(record.name, None)
-        else:
-            settings[record.name] = record.value
-        if settings:
-            configs[resource] = settings
-        else:
-            configs.pop(resource, None)
+        _put_value(self.image.configs, resource, record.name, record.value)
         self.changes.configs.add(resource)
 
     def feature_level(self, record: stored_records.FeatureLevelRecord) -> None:
@@ -452,16 +458,8 @@ class _Draft:
 
     def quota(self, record: stored_records.ClientQuotaRecord) -> None:
         self._copy_on_write("quotas")
-        quotas, entity = self.image.quotas, entity_of(record.entity)
-        values = dict(quotas.get(entity, {}))
-        if record.remove:
-            values.pop(record.key, None)
-        else:
-            values[record.key] = record.value
-        if values:
-            quotas[entity] = values
-        else:
-            quotas.pop(entity, None)
+        value = None if record.remove else record.value
+        _put_value(self.image.quotas, entity_of(record.entity), record.key, value)
 
     # -- brokers and controllers
 
